@@ -97,6 +97,11 @@ class _Contest:
 
     def fit(self, is_final: bool) -> None:
         """Looks for a program that fits, or holds less, where the best does not."""
+        late = replace(self.options, memory_growth=0.0)
+        if late != self.options:
+            self._try("nothing held sooner than it must", self.taken, self.shardings, late)
+            if not self.best.exceeds_memory:
+                return
         thrifty = frugal(self.options)
         if thrifty != self.options:
             self._try("as little kept as possible", self.taken, self.shardings, thrifty)

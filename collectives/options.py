@@ -57,7 +57,7 @@ class Options:
                        in memory; if False it is gathered again there
     memory             bytes that a device may use; None: what the topology says, less what compilers need themselves
     memory_growth      share of its estimated memory by which passes may raise a program's, where a device's memory is
-                       unknown
+                       unknown; with 0 nothing is held for users that come later, either
     compiler           the compiler that the program is for, where no topology says: "cpu", "cuda", "rocm", "tpu" or
                        "other", for which nothing is done that only one of them needs; None: it may be any of them, so
                        that this is done as for CPUs

@@ -190,9 +190,11 @@ class JitFunction:
         leaves, tree = tree_flatten((args, kwargs))
         try:  # over the names of one mesh the trace is that of the attempt
             traced = self._traced(*tree_unflatten(tree, types_alone(leaves)))
+            return Traced(traced.record, traced.request, NoRoad(why.with_traceback(None)))
         except errors.ShardingError:
             raise why from None
-        return Traced(traced.record, traced.request, NoRoad(why))
+        finally:
+            del why  # its traceback leads to the arguments, which nothing is to keep
 
     def _traced(self, args: Any, kwargs: Any) -> Traced:
         static = NO_STATIC

@@ -252,7 +252,7 @@ def _choose(
 
 def _has_unsplit(ctx: Context, states: Sequence[State], run: _Run) -> bool:
     """Whether of each operand that a run of axes splits there is a version, too, that it does not split: gathered for
-    others."""
+    others, and held for more of them."""
     first, found = run[0], False
     for s in states:
         versions: Iterable[Dims] = s.versions
@@ -269,7 +269,7 @@ def _has_unsplit(ctx: Context, states: Sequence[State], run: _Run) -> bool:
         if split and not whole:
             return False
         found = found or split
-    return found
+    return found and ctx.holds_for_others
 
 
 def _are_light(ctx: Context, operands: Sequence[Value], results: Sequence[Value]) -> bool:

@@ -43,6 +43,8 @@ class Known(abc.ABC):
         self.atoms = atoms
         self.sizes = atoms.sizes
         self.options = options
+        # Whether what is sent for one user of a value may be held until others need it: not where memory is short.
+        self.holds_for_others = options.memory_growth > 0
         self.findings: list[Finding] = []
         self.chosen: list[Decision] = []  # of ways to do operations, see `collectives.decide`
         self.because = RESHARD  # why values are asked for: the cause of a reshard in the plan
@@ -99,7 +101,9 @@ class Known(abc.ABC):
     def promised(self, value: Value) -> Dims | None:
         """The layout that a version of `value` will have whatever its other users take, because the function or loop
         that it is made in returns it so: another user that takes it so, too, sends nothing. None where that is not
-        known, or the version that is made now would stay in a branch."""
+        known, the version that is made now would stay in a branch, or nothing is to be held for others."""
+        if not self.holds_for_others:
+            return None
         while value in self.returned_as:
             value = self.returned_as[value]
         end = self.ends.get(value)

@@ -117,13 +117,15 @@ def _worth_weighing(
 ) -> Collection[tuple[Dims, Dims]]:  # fmt: skip
     """The pairs of layouts to weigh, of which the first is made for the wanted result, the second for what there is of
     the operand: one of these alone where it needs no communication. But where others use the operand, too, they may
-    share what is sent for a result that is wanted elsewhere."""
+    share what is sent for a result that is wanted elsewhere. (If nothing has to be sent for that, as of an operand that
+    is whole, whoever wants it so can have it later.)"""
     state = ctx.state(value)
     wanted, kept = pairs[:2]
     if not any(sends(before) for before, _ in pairs):
         if wanted[0] in state.versions and wanted[1] == ctx.want(result):
             return (wanted,)
         if kept[0] == state.layout and not state.pending and result.type.size == value.type.size:
-            if state.uses < 2 or kept[1] == ctx.want(result):
+            shared = state.uses > 1 and ctx.holds_for_others and kept[1] != ctx.want(result)
+            if not shared or not ctx.cost(value, wanted[0]):
                 return (kept,)  # no communication here; a consumer reshards the result if it has to
     return dict.fromkeys(pairs)

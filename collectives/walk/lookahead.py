@@ -51,7 +51,7 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int, limit: float
     function returns is brought to where it leaves that, wherever propagation has it."""
     if op.name == "func.return" and value in ctx.returned_as:
         return extra_cost(ctx, ctx.returned_as[value], dims, depth + 1)
-    end = ctx.ends.get(value) if op.name == "func.return" else None
+    end = ctx.ends.get(value) if op.name == "func.return" and ctx.holds_for_others else None
     if end is not None and value not in ctx.left_partial:
         return ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, end[0])
     if op.name == "func.call" and (callee := called(ctx, op)) is not None and is_written_in_place(ctx, op, callee):

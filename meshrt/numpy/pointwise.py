@@ -16,7 +16,7 @@ from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.choose import choose
 from meshrt.numpy.operands import operand, pairwise, promote_inexact, promote_numeric, promote_pair
-from meshrt.primitives.random import random_unwrap
+from meshrt.primitives.functions import numbers_of
 
 __all__ = [
     "acos", "acosh", "add", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
@@ -89,15 +89,15 @@ def _binary(
 
 
 def _equality(name: str, p: Primitive, joined: Primitive, doc: str, example: str) -> Callable[[Any, Any], Any]:
-    """A comparison of numbers, or of keys; ``joined`` makes one of those of the words of two keys."""
+    """A comparison of numbers, or of an extended dtype; ``joined`` makes one of those of the numbers of an element."""
 
     def function(x: Any, y: Any, /) -> Any:
         if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators):
-            if x.aval.is_key and x.aval.dtype == y.aval.dtype:
+            if x.aval.is_extended and x.aval.dtype == y.aval.dtype:
                 last = x.aval.dtype.physical_suffix
-                x, y, _ = promote_pair(name, random_unwrap(x), random_unwrap(y))
-                words = p.bind(x, y)
-                return reduce(joined.bind, [words[(..., *i)] for i in np.ndindex(last)])
+                x, y, _ = promote_pair(name, numbers_of(x), numbers_of(y))
+                said = p.bind(x, y)
+                return reduce(joined.bind, [said[(..., *i)] for i in np.ndindex(last)])
         x, y, _ = promote_pair(name, x, y)
         return p.bind(x, y)
 

@@ -51,12 +51,15 @@ def where_needed(
     except APART as e:
         why = e
     try:
-        taken = needed(types_alone(leaves))
-        if taken is not None and not all(taken):
-            return attempt(taken)
-    except errors.ShardingError:
-        pass  # types over several meshes, or places that the needed ones, too, do not agree on
-    raise why
+        try:
+            taken = needed(types_alone(leaves))
+            if taken is not None and not all(taken):
+                return attempt(taken)
+        except errors.ShardingError:
+            pass  # types over several meshes, or places that the needed ones, too, do not agree on
+        raise why
+    finally:
+        del why  # its traceback leads here, and so to the arguments: a circle would keep them
 
 
 def only(leaves: Sequence[Any], taken: Taken) -> Sequence[Any]:

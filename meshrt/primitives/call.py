@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from meshrt import errors
 from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.lojax import opened_call
@@ -69,6 +70,38 @@ def call_jaxpr(
     return results
 
 
+# What a call's writer may say of its arguments and results, but not of a call within a program; and what is nothing.
+_ELSEWHERE = ("in_shardings", "out_shardings", "in_layouts", "out_layouts", "compiler_options_kvs")
+_NOTHING = frozenset({None, UNSPECIFIED})
+_NAMES = frozenset({"jaxpr", "name", *_Said._fields})
+
+
+class _Call(Primitive):
+    """A primitive that programs may bind themselves, with the parameters that JAX's has."""
+
+    __slots__ = ()
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        """Applies the call.
+
+        Raises:
+          ArgumentTypeError: a parameter that no call has.
+          UnsupportedError: shardings, layouts or options of a compiler. They would be lost.
+        """
+        for name in _ELSEWHERE:
+            if not _NOTHING.issuperset(said := params.get(name, ())):
+                raise errors.UnsupportedError(
+                    f"jit_p.bind({name}={said}): a call within a program has none. Apply "
+                    f"meshrt.jit({name}=...) to the function, or constrain what goes in and comes out "
+                    "(meshrt.lax.with_sharding_constraint)"
+                )
+        if not _NAMES.issuperset(params):
+            raise errors.ArgumentTypeError(
+                f"jit_p.bind got unexpected parameters {sorted(params.keys() - _NAMES)}; it takes {sorted(_NAMES)}"
+            )
+        return super().bind(*args, **params)
+
+
 def _infer(*avals: ShapedArray, jaxpr: Jaxpr, name: str, **said: Any) -> Any:
     return jaxpr.out_avals
 
@@ -87,13 +120,18 @@ def _donated(consts: Sequence[Any], args: Sequence[Any], said: dict[str, Any]) -
     return [*[False] * len(consts), *said.get("donated_invars", [False] * len(args))]
 
 
+def _keeps(said: dict[str, Any]) -> bool:
+    """Whether a call takes arguments, too, that nothing depends on. What is made of the call does so as well."""
+    return bool(said.get("keep_unused", False))
+
+
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, name: str, **said: Any) -> tuple[Any, Any]:
     nonzeros = tuple(t is not None for t in tangents)
     closed, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros)
     given = [t for t in tangents if t is not None]
     donated = _donated(closed.consts, primals, said)
     donated += [d for d, nz in zip(donated[len(closed.consts) :], nonzeros) if nz]
-    outs = call_jaxpr(closed.jaxpr, name, [*closed.consts, *primals, *given], donated, said.get("keep_unused", False))
+    outs = call_jaxpr(closed.jaxpr, name, [*closed.consts, *primals, *given], donated, _keeps(said))
     n = len(jaxpr.outvars)
     rest = iter(outs[n:])
     return outs[:n], [next(rest) if nz else None for nz in out_nonzeros]
@@ -104,14 +142,14 @@ def _linearize(linear: LinearTrace, primals: Sequence[Any], tangents: Sequence[A
     done = linearize_jaxpr(jaxpr, tuple(t is not None for t in tangents))
     n = len(jaxpr.outvars)
     consts = done.forward.consts
-    donated, keep = _donated(consts, primals, params), params.get("keep_unused", False)
+    donated, keep = _donated(consts, primals, params), _keeps(params)
     results = call_jaxpr(done.forward.jaxpr, name, [*consts, *primals], donated, keep)
     outs, new = results[:n], results[n:]
     if not any(done.nonzeros_out):
         return outs, [None] * n
     residuals = done.residuals(primals, outs, new)
     given = [*residuals, *[t for t in tangents if t is not None]]
-    moved = linear.record(jit_p, given, call_params(done.linear, name))
+    moved = linear.record(jit_p, given, call_params(done.linear, name, None, keep))
     rest = iter(moved)
     return outs, [next(rest) if nz else None for nz in done.nonzeros_out]
 
@@ -120,7 +158,8 @@ def _transpose(cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, name: str, **said: 
     linear = tuple(is_undefined(a) for a in args)
     back, nonzeros = transpose_jaxpr(jaxpr, linear, tuple(c is not None for c in cts))
     known = [a for a in args if not is_undefined(a)]
-    pulled = iter(call_jaxpr(back.jaxpr, name, [*back.consts, *known, *[c for c in cts if c is not None]]))
+    given = [*back.consts, *known, *[c for c in cts if c is not None]]
+    pulled = iter(call_jaxpr(back.jaxpr, name, given, None, _keeps(said)))
     flags = iter(nonzeros)
     return [(next(pulled) if next(flags) else None) if lin else None for lin in linear]
 
@@ -128,14 +167,16 @@ def _transpose(cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, name: str, **said: 
 def _passing(params: dict[str, Any], positions: Sequence[int]) -> tuple[dict[str, Any], Sequence[int], int]:
     jaxpr = params["jaxpr"]
     at = len(jaxpr.outvars)
-    return call_params(returning(jaxpr, positions, at), params["name"]), range(len(jaxpr.invars)), at
+    longer = returning(jaxpr, positions, at)
+    donated = _donated((), jaxpr.invars, params)
+    return call_params(longer, params["name"], donated, _keeps(params)), range(len(jaxpr.invars)), at
 
 
 def _batch(axis: MappedAxis, args: list[Any], dims: list[int | None], params: dict[str, Any]) -> tuple[Any, Any]:
     moved = [led(a, d) for a, d in zip(args, dims)]
     closed, flags = batch_jaxpr(params["jaxpr"], axis, flags_of(args, dims))
     donated = _donated(closed.consts, args, params)
-    outs = call_jaxpr(closed.jaxpr, params["name"], [*closed.consts, *moved], donated, params.get("keep_unused", False))
+    outs = call_jaxpr(closed.jaxpr, params["name"], [*closed.consts, *moved], donated, _keeps(params))
     return outs, [0 if f else None for f in flags]
 
 
@@ -151,12 +192,12 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
             return eqn
     invars = [a for a, n in zip(eqn.invars, needed) if n]
     donated = [d for d, n in zip(_donated((), eqn.invars, eqn.params), needed) if n]
-    params = call_params(body, eqn.params["name"], donated, eqn.params.get("keep_unused", False))
+    params = call_params(body, eqn.params["name"], donated, _keeps(eqn.params))
     return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], params)
 
 
 def _discharge(args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    run = lambda *operands, jaxpr: call_jaxpr(jaxpr, params["name"], operands)
+    run = lambda *operands, jaxpr: call_jaxpr(jaxpr, params["name"], operands, None, _keeps(params))
     return with_cells(run, params["jaxpr"], args)
 
 
@@ -166,7 +207,7 @@ def _thread(eqn: Eqn, token: Any, threaded: Callable[[Jaxpr], Jaxpr]) -> Any:
 
 
 def _opened(*args: Any, jaxpr: Jaxpr, name: str, **said: Any) -> Any:
-    return call_jaxpr(jaxpr, name, args)
+    return call_jaxpr(jaxpr, name, args, None, _keeps(said))
 
 
 def _shown(eqn: Eqn) -> dict[str, Any]:
@@ -179,7 +220,7 @@ def _shown(eqn: Eqn) -> dict[str, Any]:
     return said
 
 
-jit_p: Primitive = Primitive(
+jit_p: Primitive = _Call(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     batches_refs=True, impl=_evaluate, shown=_shown,
     dce=_dce, passing=_passing, discharge=_discharge,

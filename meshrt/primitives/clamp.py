@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.basic.kinds import not_accepted
 from meshrt.core.basic.pointwise import add_tangents, spread
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -20,6 +21,8 @@ from meshrt.primitives.selection import select_n_p
 
 
 def _clamp_infer(lo: ShapedArray, x: ShapedArray, hi: ShapedArray) -> ShapedArray:
+    if x.is_extended:
+        raise errors.ArgumentTypeError(not_accepted("clamp", x.dtype, "iufcb", 0))
     for name, bound in (("min", lo), ("max", hi)):
         if bound.shape not in ((), x.shape):
             raise errors.ArgumentTypeError(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.kinds import not_accepted
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import transpose
 from meshrt.core.completion import OUT_SHARDING, asked, batched_asked, declared
@@ -58,6 +59,9 @@ def _dot_infer(
 
 def _element_type(x: ShapedArray, y: ShapedArray, preferred: Any, by_algorithm: bool) -> Any:
     """The dtype of a contraction: the more precise of the operands', unless another is preferred."""
+    for position, aval in enumerate((x, y)):
+        if aval.is_extended:
+            raise errors.ArgumentTypeError(not_accepted("dot_general", aval.dtype, "iufcb", position))
     ranks = _precision_rank(x.dtype), _precision_rank(y.dtype)
     if ranks[0] == ranks[1] and x.dtype != y.dtype:
         raise errors.ArgumentTypeError(

@@ -110,6 +110,11 @@ def _convert_extended(x: Any, aval: ShapedArray, new_dtype: Any) -> Any:
     return to_edtype_p.bind(x, edtype=extended) if to else from_edtype_p.bind(x, dtype=number)
 
 
+def elements_of(x: Any) -> Any:
+    """The physical array of one of an extended dtype, whatever that says of conversions."""
+    return from_edtype_p.bind(x, dtype=aval_of(x).dtype.physical_dtype)
+
+
 def _to_edtype_infer(x: ShapedArray, *, edtype: Any) -> ShapedArray:
     suffix = edtype.physical_suffix
     rank = x.ndim - len(suffix)

@@ -19,7 +19,7 @@ from meshrt.primitives import conversion, gamma
 from meshrt.primitives import elementwise as e
 from meshrt.primitives.bitcast import bitcast_convert_type
 from meshrt.primitives.clamp import clamp_p
-from meshrt.primitives.conversion import convert_element_type_p, reduce_precision_p
+from meshrt.primitives.conversion import convert_element_type_p, elements_of, reduce_precision_p
 from meshrt.primitives.identity import copy_p, optimization_barrier, stop_gradient
 from meshrt.primitives.random import random_unwrap
 from meshrt.primitives.reduce import reduce_and_p, reduce_or_p
@@ -81,15 +81,20 @@ def _binary(primitive: Primitive, doc: str, example: str, name: str = "") -> Cal
     return _named(function, name or primitive.name, f"Elementwise {doc}. {_OPERANDS}", example)
 
 
+def numbers_of(x: Any) -> Any:
+    """The physical array of keys, or of another extended dtype, for comparisons."""
+    return random_unwrap(x) if x.aval.is_key else elements_of(x)
+
+
 def _equality(primitive: Primitive, joined: Primitive, doc: str, example: str) -> Callable[[Any, Any], Any]:
-    """As `_binary`, of typed keys as well: `joined` reduces what `primitive` says of their words."""
+    """As `_binary`, of extended dtypes as well: `joined` reduces what `primitive` says of the numbers of an element."""
     numbers = _binary(primitive, doc, example)
 
     def function(x: Any, y: Any) -> Any:
-        if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators) and x.aval.is_key:
+        if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators) and x.aval.is_extended:
             if x.aval == y.aval:
-                words = primitive.bind(random_unwrap(x), random_unwrap(y))
-                return joined.bind(words, axes=tuple(range(x.aval.ndim, words.aval.ndim)))
+                said = primitive.bind(numbers_of(x), numbers_of(y))
+                return joined.bind(said, axes=tuple(range(x.aval.ndim, said.aval.ndim)))
         return numbers(x, y)
 
     return _named(function, primitive.name, f"Elementwise {doc}. {_OPERANDS}", example)

@@ -298,13 +298,13 @@ def _default_fill(dtype: Any) -> Any:
     for bool.
 
     Raises:
-      ArgumentTypeError: other extended dtypes.
+      ArgumentValueError: other extended dtypes.
     """
     if isinstance(dtype, dtypes.KeyType):
         return np.iinfo(np.uint32).max
-    if dtypes.issubdtype(dtype, dtypes.extended):
-        raise errors.ArgumentTypeError(
-            f"gather: nothing is known that would stand for elements of {dtype} out of bounds; gather with mode='clip'"
+    if isinstance(dtype, dtypes.ExtendedDType):
+        raise errors.ArgumentValueError(
+            f"Unsupported dtype for gather fill_value {dtype}: give a fill_value, or another mode, such as 'clip'"
         )
     if dtypes.issubdtype(dtype, np.inexact):
         return np.nan

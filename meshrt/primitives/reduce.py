@@ -185,7 +185,7 @@ reduce_xor = _public(
 
 def _arg_infer(x: ShapedArray, *, axes: tuple[int], index_dtype: Any) -> ShapedArray:
     (axis,) = axes
-    if dtypes.issubdtype(x.dtype, np.complexfloating):
+    if x.is_extended or dtypes.issubdtype(x.dtype, np.complexfloating):
         raise errors.ArgumentTypeError(f"argmax and argmin compare: gt does not accept dtype {x.dtype}, of {x.short()}")
     if not dtypes.issubdtype(index_dtype, np.integer):
         raise errors.ArgumentTypeError(f"index_dtype must be an integer type, but got {np.dtype(index_dtype)}")

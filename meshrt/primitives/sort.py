@@ -47,11 +47,12 @@ def _sort_infer(*operands: ShapedArray, dimension: int, is_stable: bool, num_key
             "1 for a single operand" if len(operands) == 1 else f"one of 1 to {len(operands)}, the number of operands"
         )
         raise errors.ArgumentValueError(f"sort: num_keys={num_keys} must equal {most}.")
-    for x in operands:
-        if x.is_extended:
-            name = "PRNG keys" if x.is_key else f"elements of {x.dtype}"
-            instead = "meshrt.random.key_data(keys)" if x.is_key else "the numbers that hold them"
-            raise errors.ArgumentTypeError(f"{name} cannot be sorted; sort {instead} instead")
+    if any(x.is_key for x in operands):
+        raise errors.ArgumentTypeError("PRNG keys cannot be sorted; sort meshrt.random.key_data(keys) instead")
+    if extended := [x for x in operands if x.is_extended]:
+        raise errors.ArgumentTypeError(
+            f"sort does not accept dtype {extended[0].dtype}; sort positions by numbers that are made of it, and index"
+        )
     return operands
 
 

@@ -100,7 +100,7 @@ def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
 
 
 def _check_numeric(name: str, x: ShapedArray) -> None:
-    if x.is_key or (dtypes.issubdtype(x.dtype, np.complexfloating) and not name.startswith("reduce_window_")):
+    if x.is_extended or (dtypes.issubdtype(x.dtype, np.complexfloating) and not name.startswith("reduce_window_")):
         raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
 
 

@@ -142,3 +142,20 @@ def test_what_others_have_gathered_is_updated_whole():
     x = normal(16)
     _, sent = check(Case({"a": 4, "b": 2}, build, (x, np.int32(3)), (P("a"), P())))
     assert sent == x.nbytes * 3 / 4
+
+
+def test_an_operand_that_is_whole_is_cut_where_a_user_wants_it_so():
+    """Cut for the convolution, as its result is wanted, it would have to exchange borders."""
+    kernel = normal(3, 1, 2)
+
+    def build(constrain):
+        def f(x):
+            y = jax.lax.conv_general_dilated(
+                x[:, :, None], kernel, (1,), [(1, 1)], dimension_numbers=("NWC", "WIO", "NWC")
+            )
+            return constrain(y[:, :, 0] + y[:, :, 1] * 0.5, None, "x"), jnp.sort(x)
+
+        return f
+
+    _, sent = check(Case({"x": 8}, build, (normal(8, 8),), (P(),), (P(None, "x"), P())))
+    assert not sent

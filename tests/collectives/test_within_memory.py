@@ -20,6 +20,7 @@ from collectives.options import Options
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.memory_stats import memory_stats_of
 
+from .generator import random_program
 from .jax_side import Case, check
 
 MESH = {"a": 2, "b": 4}
@@ -152,3 +153,15 @@ def test_what_certainly_does_not_fit_is_split_before_it_is_an_error():
         collectives.partition(propagation.run(case.text), memory=300 << 10)
     with pytest.raises(errors.DeviceMemoryError, match="dot_general reads"):
         collectives.partition(propagation.run(case.text), memory=3 << 20, reorder=False)
+
+
+@pytest.mark.parametrize("seed", [1140, 1252, 1311])
+def test_nothing_is_held_for_later_users_where_memory_is_short(seed):
+    """What is held for them is not for free: with less memory the program is one that does without."""
+    axes, build, args, specs = random_program(seed)
+    case = Case(axes, build, args, specs)
+    free = collectives.partition(propagation.run(case.text))
+    least = collectives.partition(propagation.run(case.text), memory_growth=0.0).memory.peak
+    assert least < free.memory.peak
+    made, _ = check(case, rtol=1e-4, above_xla=True, memory=int(least))
+    assert made.memory.peak <= least and not [f for f in made.findings if f.kind == "memory"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import jax
 import numpy as np
 import pytest
@@ -81,6 +84,28 @@ def test_what_is_needed_may_not(options):
             lib.jit(step, **options)(p.on(0), p.on(1))
     with pytest.raises(errors.DeviceAssignmentMismatchError):
         meshrt.jit(step, **options)(Places(meshrt).on(0), Places(meshrt).on(("Auto", 0)))
+
+
+@pytest.mark.parametrize("step", [lambda a, b: a + 1, lambda a, b: a + b], ids=["runs", "refused"])
+@pytest.mark.parametrize("way", ["call", "trace"])
+def test_arguments_that_lie_apart_are_not_kept(step, way):
+    """No circle keeps the memory of large arrays until the garbage collector looks."""
+    for lib in (meshrt, jax):
+        gc.collect()
+        gc.disable()
+        try:
+            p = Places(lib)
+            a, b = p.on(0), p.on(1)
+            gone = weakref.ref(b)
+            jitted = lib.jit(lambda a, b, step=step: step(a, b))
+            try:
+                made = jitted(a, b) if way == "call" else jitted.trace(a, b)
+            except ValueError:
+                made = None
+            del a, b
+            assert gone() is None, (lib.__name__, made)
+        finally:
+            gc.enable()
 
 
 def test_why_such_a_call_is_not_known():

@@ -135,6 +135,23 @@ STRUCTURAL = {
 }
 
 
+@pytest.mark.parametrize("name", ["eq", "ne"])
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (0,)])
+def test_pairs_are_compared_whole(name, shape):
+    def program(m: Any) -> Any:
+        to = _seen(m)[0]
+
+        def compared(w: Any) -> Any:
+            p = m.numpy.broadcast_to(to(w), shape)
+            other = m.numpy.broadcast_to(to(w * np.float32([[1, 1], [1, 2]])), shape)
+            operator = m.numpy.equal if name == "eq" else m.numpy.not_equal
+            return operator(p, other), getattr(m.lax, name)(p, other), operator(p, to(w)[0])
+
+        return m.jit(compared)(W)
+
+    assert_alike(program)
+
+
 @pytest.mark.parametrize("name", STRUCTURAL)
 def test_arrays_of_pairs_are_moved_whole(name):
     def program(m: Any) -> Any:
@@ -149,6 +166,8 @@ REFUSED = {
     "another shape": lambda m, to, w: to(m.numpy.ones((2, 3))),
     "a scalar": lambda m, to, w: to(1.0),
     "back to another dtype": lambda m, to, w: m.lax.convert_element_type(to(w), np.int32),
+    "bounds": lambda m, to, w: m.lax.clamp(to(w), to(w), to(w)),
+    "what is out of bounds": lambda m, to, w: m.numpy.take(to(w), m.numpy.asarray([5])),
     "gradients": lambda m, to, w: m.grad(lambda p: m.lax.convert_element_type(p, np.float32).sum())(to(w)),
 }
 
@@ -156,6 +175,22 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_pair_is_refused(name):
     assert_alike(lambda m: m.jit(lambda w: REFUSED[name](m, _seen(m)[0], w))(W))
+
+
+# In JAX the error is the compiler's, an assertion or of another class.
+OF_NUMBERS = {
+    "sort": lambda p: meshrt.numpy.sort(p),
+    "top_k": lambda p: meshrt.lax.top_k(p, 1),
+    "pad": lambda p: meshrt.lax.pad(p, p[0], [(1, 0, 0)]),
+    "dot_general": lambda p: p @ p,
+    "argmax": lambda p: meshrt.numpy.argmax(p),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_no_compiler_is_asked_for_what_numbers_alone_have(name):
+    with pytest.raises(meshrt.errors.ArgumentTypeError, match=f"{name}.* does not accept dtype pair"):
+        OF_NUMBERS[name](_seen(meshrt)[0](W))
 
 
 def test_programs_print_as_jax_prints_them():
