@@ -15,7 +15,7 @@ from meshrt.core.trace import EVAL, Tracer, current_trace
 from meshrt.core.types import aval_of
 from meshrt.jit import jit
 from meshrt.primitives.axis_types import is_explicit
-from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.conversion import bind_conversion, convert_element_type
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import filling, spread
 from meshrt.primitives.sharding import with_sharding_constraint
@@ -156,9 +156,16 @@ def full_like(
     out = full(
         aval.shape if shape is None else shape, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding
     )
+    if dtype is None:
+        out = as_wide(out, aval.dtype)
     if dtype is None and aval.weak_type:
         out = convert_element_type(out, aval.dtype, weak_type=True)
     return varying_like(out, x)
+
+
+def as_wide(out: Any, dtype: Any) -> Any:
+    """`out` in the dtype of the array that it was made like: one of 64 bits stays so after x64 is off again."""
+    return out if aval_of(out).dtype == dtype else bind_conversion(out, dtype, False)
 
 
 def varying_like(out: Any, x: Any) -> Any:

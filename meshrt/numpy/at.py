@@ -22,6 +22,7 @@ from meshrt.numpy.index_plan import GatherPlan, StaticSlicePlan, plan_update, to
 from meshrt.numpy.indexing import gather_indices, getitem, index_dtype, static_slice
 from meshrt.numpy.operands import broadcast_to_shape, refuse_broadcast, size_as
 from meshrt.primitives.axis_types import constrained, is_explicit, split_by
+from meshrt.primitives.conversion import bind_conversion
 from meshrt.primitives.dynamic_slice import dynamic_update_slice_p
 from meshrt.primitives.gather_scatter import GatherScatterMode
 from meshrt.primitives.reshape import expand_dims
@@ -167,7 +168,7 @@ def update(
             unique_indices=unique_indices or plan.gather.unique, mode="drop" if mode is None else mode,
         )  # fmt: skip
         out = _scatter(x, values, plan.gather, operands, scatter, options)
-    out = out if isinstance(dtype, dtypes.ExtendedDType) else el.convert_element_type(out, dtype, weak)
+    out = out if isinstance(dtype, dtypes.ExtendedDType) else _kept(out, dtype, weak)
     return constrained(out, out_sharding, "at")
 
 
@@ -178,9 +179,9 @@ def _promoted(x: Any, values: Any) -> tuple[Any, Any]:
         return x, values
     if type(values) is int and dtypes.issubdtype(x.dtype, np.integer):
         info = dtypes.iinfo(x.dtype)
-        if info.min <= values <= info.max:
-            return x, asarray(values, x.dtype)
-    values = asarray(values)
+        values = asarray(values, dtypes.canonicalize_dtype(x.dtype) if info.min <= values <= info.max else None)
+    else:
+        values = asarray(values)
     if values.dtype == x.dtype:
         return x, values
     wide = dtypes.result_type(values, x.dtype)
@@ -191,7 +192,13 @@ def _promoted(x: Any, values: Any) -> tuple[Any, Any]:
             FutureWarning,
             stacklevel=5,
         )
-    return el.convert_element_type(x, wide), el.convert_element_type(values, wide)
+    return _kept(x, wide), _kept(values, wide)
+
+
+def _kept(x: Any, dtype: Any, weak: bool = False) -> Any:
+    """`x` in a dtype that an array has: one of 64 bits stays so, whether x64 is on by now or not."""
+    own = aval_of(x)
+    return x if own.dtype == dtype and own.weak_type == weak else bind_conversion(x, dtype, weak)
 
 
 def _updates(values: Any, plan: GatherPlan) -> Any:
@@ -209,7 +216,7 @@ def _updates(values: Any, plan: GatherPlan) -> Any:
 
 def _update_window(x: Any, values: Any, window: StaticSlicePlan, plan: GatherPlan, combine: Callable[..., Any]) -> Any:
     if aval_of(x).weak_type or aval_of(values).weak_type:  # what comes back to them is as weak as they are
-        x, values = el.convert_element_type(x, x.dtype), el.convert_element_type(values, values.dtype)
+        x, values = _kept(x, x.dtype), _kept(values, values.dtype)
     starts = window.starts or (0,) * x.ndim
     sizes = tuple(b - a for a, b in zip(starts, window.limits))
     values = reshape_p.bind(_updates(values, plan), new_sizes=sizes)

@@ -10,7 +10,7 @@ from meshrt import dtypes, errors
 from meshrt._keytypes import KeyType
 from meshrt.core.basic.shapes import canonical_shape
 from meshrt.core.types import aval_of
-from meshrt.lax.filled import filled, sharding_like, varying_like
+from meshrt.lax.filled import as_wide, filled, sharding_like, varying_like
 from meshrt.numpy.arrays import asarray, placed
 from meshrt.numpy.operands import PYTHON_SCALARS, aval_for, broadcast_to_shape, operand, refuse_broadcast, shape_tuple
 from meshrt.primitives.random import random_wrap
@@ -148,7 +148,9 @@ def _filled_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, dev
     own_shape = a.shape if hasattr(a, "shape") else ()
     weak = False
     if dtype is None:
-        dtype, weak = dtypes.dtype_and_weak_type(a)
+        own, weak = dtypes.dtype_and_weak_type(a)
+        if (dtype := dtypes.canonicalize_dtype(own)) != own:
+            return as_wide(_filled_like(name, a, fill_value, dtype, shape, device, out_sharding), own)
     shape = own_shape if shape is None else shape
     if isinstance(dtype, KeyType) and isinstance(fill_value, int):
         return _full(name, shape, fill_value, dtype, None, None)

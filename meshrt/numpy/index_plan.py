@@ -29,6 +29,7 @@ from meshrt.core.dimensions.expression import is_symbolic_shape, max_dim, min_di
 from meshrt.numpy.index_tokens import (
     CONSUMING,
     FULL,
+    EmptyAxisError,
     IndexingError,
     IndexShapeError,
     IndexTypeError,
@@ -85,7 +86,7 @@ def _steps_down(token: Token, size: Any) -> tuple[Any, Any] | None:
 
 def _clamped(n: Any, axis: int, size: Any, wrap: bool) -> Any:
     if size == 0:
-        raise IndexingError(f"index is out of bounds for axis {axis} with size 0: {n}")
+        raise EmptyAxisError(f"index is out of bounds for axis {axis} with size 0: {n}")
     return min_dim(max_dim(n + size if wrap and n < 0 else n, 0), size - 1)
 
 
@@ -163,7 +164,7 @@ def _dynamic_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -
             newaxis.append(axis - len(squeeze) + len(newaxis))
         elif t[0] == "i" or (t[0] == "a" and t[1] == ()):
             if shape[axis] == 0:
-                raise IndexingError(f"index is out of bounds for axis {axis} with size 0")
+                raise EmptyAxisError(f"index is out of bounds for axis {axis} with size 0")
             static = t[0] == "i"
             starts.append(
                 (t[1] + shape[axis] if wrap and t[1] < 0 else t[1]) if static
@@ -311,7 +312,7 @@ class _GatherBuilder:
 
     def scalar(self, axis: int, t: Token) -> None:
         if self.shape[axis] == 0:
-            raise IndexingError(f"index is out of bounds for axis {axis} with size 0")
+            raise EmptyAxisError(f"index is out of bounds for axis {axis} with size 0")
         self.point(*self._source(axis, t, len(self.batch), ()))
         self.sizes.append(1)
 

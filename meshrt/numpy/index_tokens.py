@@ -19,7 +19,7 @@ from meshrt.core.types import aval_of
 from meshrt.errors import MeshrtError, NonConcreteBooleanIndexError
 from meshrt.primitives.state_indices import Slice
 
-__all__ = ["CONSUMING", "FULL", "IndexTypeError", "IndexingError", "Token", "expand", "tokenize"]
+__all__ = ["CONSUMING", "FULL", "EmptyAxisError", "IndexTypeError", "IndexingError", "Token", "expand", "tokenize"]
 
 Token = tuple
 FULL: Token = ("s", None, None, None)
@@ -36,6 +36,10 @@ class IndexShapeError(IndexingError, ValueError):
 
 class IndexTypeError(IndexingError, TypeError):
     """An index of a type that cannot index."""
+
+
+class EmptyAxisError(IndexingError, TypeError):
+    """A position in an axis of size 0; JAX raises a TypeError where index arrays stand beside it."""
 
 
 def tokenize(index: Any) -> tuple[tuple[Token, ...], list[Any]]:

@@ -152,6 +152,8 @@ def _spelled(spec: Sequence[int], first: str, second: str) -> str:
 def _lower(ctx: LoweringContext, eqn: Eqn, lhs: Any, rhs: Any) -> Any:
     p, out = eqn.params, eqn.outvars[0].aval
     avals = [v.aval for v in eqn.invars]
+    if 0 in taken(avals[1].shape, p["dimension_numbers"].rhs_spec[2:]):
+        return ctx.full(0, out)  # sums over nothing (StableHLO has no empty windows), as gradients of no windows are
     if avals[0].dtype != avals[1].dtype:
         lhs, rhs = (ctx.convert(r, a, out.dtype) for r, a in zip((lhs, rhs), avals))
     n = p["dimension_numbers"]

@@ -25,9 +25,15 @@ from meshrt.transforms.jvp import jvp_flat
 
 __all__: list[str] = []
 
-# All iterations need a multiple of the square root of their largest parameter. More than these steps would be needed
-# where float32 cannot tell a from a + 1.
-_MOST_STEPS = 1 << 20
+
+def _most_steps(eps: float) -> int:
+    """How often an iteration is applied at most: one element that does not converge holds up all others.
+
+    Derived: the terms of the series at x = a fall like exp(-n^2 / 2a), below `eps` from n = sqrt(2 a log(1 / eps)) on,
+    and 2 / eps is the largest a that can be told from a + 1; twice that, as slopes and fractions converge somewhat
+    later. Chosen: 2^20 where that is more (for float64), which is enough for a up to 1e9.
+    """
+    return min(1 << 20, round(2 * np.sqrt(4 / eps * np.log(1 / eps))))
 
 
 def like(x: Any, value: float) -> Any:
@@ -98,7 +104,7 @@ def _iterate(
 
     def goes_on(carry: Any) -> Any:
         k, active, _ = carry
-        return e.and_p.bind(_any(active), e.lt_p.bind(k, np.int32(_MOST_STEPS)))
+        return e.and_p.bind(_any(active), e.lt_p.bind(k, np.int32(_most_steps(eps))))
 
     def body(carry: Any) -> Any:
         k, active, state = carry

@@ -171,6 +171,18 @@ class LinearTrace(Trace):
         dependent = [a.aval for a in step.args if type(a) is Var]
         return _not_linear(step.primitive, dependent, step.source, f"gives {tracer.aval.short()}")
 
+    def unknown_value(self, tracer: LinearTracer) -> errors.DifferentiationError:
+        """The error for a result whose value an operation computed together with a tangent, so that it is not known."""
+        reaching = _reaching(self.tape, [tracer._var])
+        steps = [s for s in self.tape if not reaching.isdisjoint(s.outvars)]
+        step = next((s for s in steps if s.primitive.transpose is None), steps[-1] if steps else None)
+        what = "one itself is returned" if step is None else f"{step.primitive.name} at {step.source} takes them"
+        return errors.DifferentiationError(
+            f"Linearization failed to produce known values for all output primals: a result of type "
+            f"{tracer.aval.short()} depends on tangents ({what}), as where an operation has forward mode only. Use "
+            "meshrt.jvp or meshrt.jacfwd, or define custom_jvp or custom_vjp around it"
+        )
+
     def to_jaxpr(
         self, inputs: Sequence[LinearTracer], outs: Sequence[LinearTracer], name: str = ""
     ) -> tuple[Jaxpr, list[Any]]:

@@ -55,6 +55,9 @@ def _linearize_flat(
     with set_trace(trace), transformed("jvp"):
         outs = fun(*args)
     pairs = [trace.unwrap(o) for o in outs]
+    for primal, _ in pairs:
+        if type(primal) is LinearTracer and primal._trace is linear:
+            raise linear.unknown_value(primal)
     states = [cell.value for cell in cells if cell is not None]
     return [p for p, _ in pairs], LinearFunction(linear, inputs, [t for _, t in pairs], states)
 

@@ -7,6 +7,7 @@ import scipy.special
 
 import meshrt
 from meshrt import errors
+from meshrt.primitives import incomplete
 from meshrt.sharding import AxisType, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
 
@@ -67,3 +68,21 @@ def test_sharded_elements_iterate_where_they_are():
         out = meshrt.jit(meshrt.lax.igamma)(a, a + 1)
         assert out.sharding.spec == P("x", "y")
         np.testing.assert_allclose(np.asarray(out), wanted, 1e-5)
+
+
+def test_incomplete_gamma_functions_stop_late_enough(monkeypatch):
+    """Where float32 barely tells a from a + 1 their series converge last: with more steps they give the same."""
+    drawn = np.random.default_rng(0)
+    a = np.float32(10 ** drawn.uniform(5, 7.2, 200))
+    x = np.float32(a * (1 + drawn.normal(size=200) * 3 / np.sqrt(a)))
+
+    def values():
+        found = meshrt.jit(lambda a, x: (incomplete.igamma(a, x), incomplete.igamma_grad_a(a, x)))(a, x)
+        return [np.asarray(v) for v in found]
+
+    ours = values()
+    monkeypatch.setattr(incomplete, "_most_steps", lambda eps: 1 << 17)
+    for got, wanted in zip(ours, values()):
+        np.testing.assert_array_equal(got, wanted)
+    monkeypatch.setattr(incomplete, "_most_steps", lambda eps: 1 << 10)  # (the setting does reach them)
+    assert not np.array_equal(ours[0], values()[0])

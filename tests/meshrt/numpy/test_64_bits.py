@@ -39,6 +39,9 @@ MIXED = {
     "operators": lambda m, x: [x + 1, 2.0 * x, x - x, x * np.float32(2), -x, x // 2 if x.dtype.kind != "c" else x],
     "a maximum": lambda m, x: m.maximum(x, 0),
     "a choice": lambda m, x: m.where(x > 1, x, 0),
+    "updates": lambda m, x: [x.at[0].set(5), x.at[0].add(1), x.at[m.array([0, 0])].add(x[1:]), x.at[:].set(1)],
+    "updates by narrow ones": lambda m, x: [x.at[0].set(np.float32(2)), x.at[m.array([2])].mul(np.int8(2))],
+    "arrays like it": lambda m, x: [m.zeros_like(x), m.full_like(x, 2), m.ones_like(x, shape=(2,))],
 }
 
 

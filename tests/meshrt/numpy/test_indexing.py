@@ -271,3 +271,18 @@ def test_constant_starts_that_signed_numbers_of_their_width_do_not_hold(dtype, a
     keys = meshrt.random.split(meshrt.random.key(0), at + 5)
     one = meshrt.jit(lambda k: lax.dynamic_index_in_dim(k, here(), keepdims=False))(keys)
     np.testing.assert_array_equal(meshrt.random.key_data(one), meshrt.random.key_data(keys)[at])
+
+
+NONE_THERE = {
+    "an integer beside an array": lambda n, x: x[0, n.array([1])],
+    "an integer behind an array": lambda n, x: x.T[n.array([1]), 0],
+    "an array": lambda n, x: x[n.array([0])],
+    "an integer": lambda n, x: x[0],
+    "a computed integer beside a slice": lambda n, x: x[n.array(0), :2],
+    "no position of it": lambda n, x: x[n.array([], "int32"), 0],
+}
+
+
+@pytest.mark.parametrize("name", NONE_THERE)
+def test_positions_in_an_axis_of_size_0(name):
+    assert_alike(lambda l: NONE_THERE[name](l.numpy, l.numpy.zeros((0, 3), "int32")))

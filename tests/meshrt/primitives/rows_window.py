@@ -115,6 +115,8 @@ conv(
 )
 conv("batch groups", (4, 2, 5), (6, 2, 2), window_strides=(2,), padding=((1, 0),), batch_group_count=2)
 conv("no spatial dimension", (2, 3), (4, 3), window_strides=(), padding=())
+conv("no windows", (3, 2, 1), (6, 2, 2), window_strides=(1,), padding="VALID", rhs_dilation=(2,))
+conv("an empty image", (1, 2, 0), (3, 2, 2), window_strides=(1,), padding=((0, 1),))
 conv("complex", (1, 2, 4), (2, 2, 2), dtypes=(C64,), derivatives=1, window_strides=(1,), padding="VALID")
 row(
     "conv preferred",

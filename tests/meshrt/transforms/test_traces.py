@@ -7,7 +7,8 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt import lax
+from meshrt import errors, lax
+from tests.meshrt.beside import assert_alike
 
 XS, YS = np.array([1.0, 2.0, 3.0], np.float32), np.array([10.0, 20.0], np.float32)
 
@@ -67,3 +68,30 @@ def test_a_linear_function_is_run_backwards():
     check(found, [10, 20, 0])
     loop = lambda v: lax.fori_loop(0, 3, lambda _, u: 2 * u, v)
     check(meshrt.vjp(loop, jnp.asarray(XS))[1](jnp.asarray(XS))[0], 8 * XS)
+
+
+def _squares_along(library, x):
+    """A window's combination that has forward mode only: it computes value and tangent together."""
+    return library.lax.reduce_window(x, np.float32(0), lambda a, b: a + b * b, (2,), (1,), "VALID")
+
+
+JOINT = {
+    "jvp": lambda l: l.jvp(lambda x: _squares_along(l, x), (XS,), (XS,)),
+    "linearize": lambda l: l.linearize(lambda x: _squares_along(l, x), XS)[0],
+    "vjp": lambda l: l.vjp(lambda x: _squares_along(l, x), XS)[0],
+    "grad": lambda l: l.grad(lambda x: _squares_along(l, x).sum())(XS),
+    "grad of a compiled function": lambda l: l.grad(lambda x: l.jit(lambda x: _squares_along(l, x))(x).sum())(XS),
+    "grad of a branch": lambda l: l.grad(
+        lambda x: l.lax.cond(x[0] > 0, lambda x: _squares_along(l, x), lambda x: x[1:], x).sum()
+    )(XS),
+}
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_results_that_are_computed_with_their_tangents(name):
+    assert_alike(JOINT[name])
+
+
+def test_such_a_result_is_refused_with_the_operation():
+    with pytest.raises(errors.DifferentiationError, match=r"reduce_window at .*test_traces.py.* forward mode only"):
+        meshrt.linearize(lambda x: _squares_along(meshrt, x) * 2, XS)
