@@ -191,7 +191,7 @@ class JitFunction:
         try:  # over the names of one mesh the trace is that of the attempt
             traced = self._traced(*tree_unflatten(tree, types_alone(leaves)))
             return Traced(traced.record, traced.request, NoRoad(why.with_traceback(None)))
-        except errors.ShardingError:
+        except (errors.ShardingError, errors.MeshError):
             raise why from None
         finally:
             del why  # its traceback leads to the arguments, which nothing is to keep

@@ -55,7 +55,7 @@ def where_needed(
             taken = needed(types_alone(leaves))
             if taken is not None and not all(taken):
                 return attempt(taken)
-        except errors.ShardingError:
+        except (errors.ShardingError, errors.MeshError):
             pass  # types over several meshes, or places that the needed ones, too, do not agree on
         raise why
     finally:

@@ -261,3 +261,13 @@ def test_arrays_made_over_another_mesh_than_that_in_context(name: str) -> None:
         here, there = lib.make_mesh((4, 2), ("x", "y")), lib.make_mesh((2, 4), ("x", "y"))
         with lib.set_mesh(here), pytest.raises(ValueError, match="should match the mesh of sharding"):
             calls[name](lib.numpy, lib.NamedSharding(there, lib.P("x")))
+
+
+def test_what_a_trace_refuses_is_told_as_what_a_call_refuses() -> None:
+    lib = LIBRARIES[0]
+    with lib.root.set_mesh(lib.meshes["m42"]):
+        x = lib.root.device_put(X, lib.on("auto", "x"))
+        f = meshrt.jit(lambda x: x * 2)
+        for way in (f, f.trace, f.lower):
+            with pytest.raises(errors.MeshMismatchError, match="For primitive mul, context mesh"):
+                way(x)
