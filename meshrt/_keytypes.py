@@ -45,6 +45,8 @@ class ExtendedDType:
 
     type: ClassVar[type] = extended
     kind: ClassVar[str] = "V"
+    # Whether programs keep the numbers themselves where they keep such elements, as those of semaphores, which count.
+    counts: ClassVar[bool] = False
     name: str
     _rules: ClassVar[Any] = None
 

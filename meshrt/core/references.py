@@ -172,12 +172,9 @@ class AbstractRef(AbstractValue):
 
     @property
     def held_aval(self) -> ShapedArray:
-        """The type of the array that stands for what it refers to: semaphores, whose dtype no rules give a meaning, are
-        counters."""
+        """The type of the array that stands for what it refers to: semaphores are counters."""
         inner = self.inner_aval
-        if inner.is_high or not inner.is_extended or inner.is_key or inner.dtype._rules is not None:
-            return inner
-        return inner.physical()
+        return inner.physical() if not inner.is_high and inner.is_extended and inner.dtype.counts else inner
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -203,7 +203,9 @@ def _discharge(args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
 
 def _thread(eqn: Eqn, token: Any, threaded: Callable[[Jaxpr], Jaxpr]) -> Any:
     (call,), new = thread_call(eqn, token, threaded)
-    return [call.replace(params=call_params(call.params["jaxpr"], call.params["name"]))], new
+    donated = [False, *_donated((), eqn.invars, eqn.params)]  # the token comes first
+    params = call_params(call.params["jaxpr"], call.params["name"], donated, _keeps(eqn.params))
+    return [call.replace(params=params)], new
 
 
 def _opened(*args: Any, jaxpr: Jaxpr, name: str, **said: Any) -> Any:

@@ -54,6 +54,7 @@ class SemaphoreDType(dtypes.ExtendedDType):
     name: str = "semaphore"
     physical_dtype = np.dtype(np.int32)
     physical_suffix: ClassVar[tuple[int, ...]] = ()
+    counts: ClassVar[bool] = True
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self)

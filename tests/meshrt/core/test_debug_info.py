@@ -14,6 +14,7 @@ import pytest
 
 import meshrt
 import meshrt.extend
+from meshrt.transforms.ordering import in_order
 
 
 def _body(c: Any, t: Any) -> Any:
@@ -175,3 +176,14 @@ def test_what_is_said_around_an_equation_is_said_again() -> None:
             (again,) = lib.make_jaxpr(lambda x: lib.numpy.sin(x))(1.0).eqns
         assert again.ctx.compute_type is eqn.ctx.compute_type is None
         assert again.ctx.xla_metadata is None
+
+
+def test_calls_with_ordered_effects_say_the_same_behind_their_token() -> None:
+    def noted(x: Any, y: Any, unused: Any) -> Any:
+        meshrt.debug.print("{}", x, ordered=True)
+        return x + y
+
+    called = meshrt.jit(noted, donate_argnums=1, keep_unused=True)
+    (call,) = in_order(meshrt.make_jaxpr(lambda *args: called(*args))(1.0, 2.0, 3.0).jaxpr).eqns
+    assert (call.params["donated_invars"], call.params["keep_unused"]) == ((False, False, True, False), True)
+    assert len(call.params["in_shardings"]) == len(call.invars) == 4

@@ -239,3 +239,22 @@ def test_files_hold_no_arrays_of_pairs(tmp_path):
     exported = meshrt.export.export(meshrt.jit(numbers))(to(W))
     with pytest.raises(meshrt.errors.UnsupportedError, match=r"pair\[2\] in a file"):
         exported.serialize()
+
+
+def test_references_hold_elements_whatever_says_how_they_are_held():
+    class Bare(meshrt.dtypes.ExtendedDType):
+        type = meshrt.dtypes.extended
+        name = "bare"
+        physical_dtype, physical_suffix = np.dtype(np.float32), (2,)
+
+        def __repr__(self) -> str:
+            return self.name
+
+        def is_converted(self, number_dtype: Any, back: bool) -> bool:
+            return True
+
+    def turned(w: Any) -> Any:
+        return meshrt.lax.convert_element_type(_turned(meshrt, meshrt.lax.convert_element_type(w, bare)), np.float32)
+
+    bare = Bare()
+    np.testing.assert_array_equal(meshrt.jit(turned)(W), W[::-1])

@@ -143,8 +143,8 @@ class Machine:
     # -- memory
 
     def allocate(self, aval: ShapedArray, name: str, key: Any) -> Any:
-        from_semaphores = hasattr(aval.dtype, "physical_dtype") and not aval.is_key
-        return Semaphores(aval, name, key) if from_semaphores else Memory(aval, name, key, self.checks)
+        is_semaphore = aval.is_extended and aval.dtype.counts
+        return Semaphores(aval, name, key) if is_semaphore else Memory(aval, name, key, self.checks)
 
     def share(self, device: int, key: Any, make: Callable[[], Any]) -> Any:
         """Memory that the cores of a chip share; made when it is first asked for."""
