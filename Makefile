@@ -9,6 +9,9 @@ NEWEST ?= $(shell for p in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13*/b
 # The compilers whose tests `make test-tpu` runs; with cuda12-compiler too where jaxlib and the CUDA plugin are of one version.
 COMPILERS ?= tpu
 
+# The suites start hundreds of processes: they read the bytecode that the first one wrote, wherever the caller has it off.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo docs page test test-all test-libraries test-tpu smoke lint bench bench-communication bench-kernels bench-launch protos clean
 
 $(VENV)/.installed: pyproject.toml
