@@ -49,6 +49,7 @@ def test_unrolled_layers_equal_those_of_jax():
     )
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near_jax():
     np.testing.assert_allclose(
         losses("meshrt", 8, MESH, dtype="bfloat16"), losses("jax", 8, MESH, dtype="bfloat16"), rtol=5e-3
