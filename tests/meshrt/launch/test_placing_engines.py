@@ -398,7 +398,7 @@ def test_ranks_in_a_ray_cluster(tmp_path):
         assert process.returncode == 0, err
         assert sorted(out.splitlines()) == [f"[{r}] rank {r} of 2: 1.0 m a r k" for r in range(2)]
         process = engine.start(tmp_path, FAIL)
-        assert process.wait(timeout=100) == 3 and "ray failed first: exit code 3" in process.stderr.read()
+        assert process.wait(timeout=100) == 3 and "rank 1 failed first: exit code 3" in process.stderr.read()
         process = engine.start(tmp_path, STAY)
         pids = [int(pid) for _ in range(2) for pid in process.stdout.readline().split()[-2:]]
         process.kill()
