@@ -2,8 +2,9 @@
 
 Every module is walked. The walk over text is a search for what stands in it, at the speed of memory; only where that
 finds something that the compiler may not take is the module parsed, and its operations asked one by one. CHLO and
-shape operations are then written as StableHLO ones, and what is still there that the compiler does not take is an error
-with the operation, its line and the reason, before the compiler runs.
+shape operations are then written as StableHLO ones, operations that only move integers of few bits move them as wider
+ones, and what is still there that the compiler does not take is an error with the operation, its line and the reason,
+before the compiler runs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ _PRETTY_TARGET = re.compile(r'custom_call @(?:"([^"]*)"|([\w.$-]+))')
 _UNWRITABLE = re.compile(r"(?P<line>[^\s\"]*)\"?: error: failed to legalize operation '\w+\.(?P<name>\w+?)(?:_v\d+)?'")
 # The names in locations, which follow the operations.
 _LOCATIONS = "\n#loc"
+# Operations that only move elements, and the integers that hold narrower ones: where a compiler does not take the
+# operation of the narrow type, it is done on these.
+_MOVES = frozenset({"stablehlo.concatenate"})
+_HOLDERS = {"i2": "i8", "i4": "i8", "ui2": "ui8", "ui4": "ui8"}
 # Custom calls that meshrt replaces before a program is compiled.
 _OWN = "meshrt."
 
@@ -46,6 +51,11 @@ def legalize(module: Module, takes: BackendCapabilities) -> Module:
     if isinstance(module, str) and not takes.stable_only and not _suspects(module, takes):
         return module
     parsed = module if isinstance(module, ir.Module) else jaxlib_api.parse(module)
+    if any(_narrow_move(op, takes) for op in operations(parsed)):
+        if parsed is module:  # the caller's
+            parsed = jaxlib_api.parse(jaxlib_api.bytecode(module))
+        _move_wider(parsed, takes)
+        module = parsed if isinstance(module, ir.Module) else jaxlib_api.bytecode(parsed)
     has_sugar = any(
         _dialect(op) in ("chlo", "shape") and not takes.takes_dialect(_dialect(op)) for op in operations(parsed)
     )
@@ -143,6 +153,39 @@ def _verify(module: ir.Module, takes: BackendCapabilities, *, sugar: bool = Fals
                 f"{takes.name}: {why}. What it takes is shown by `meshrt backends`, and may be put right in "
                 f"configs/backends/{takes.name}.toml"
             )
+
+
+def _narrow_move(op: Any, takes: BackendCapabilities) -> str | None:
+    """The element type of an operation that only moves elements, which the compiler does not take of it, if it takes it
+    of one that holds these."""
+    if str(op.name) not in _MOVES:
+        return None
+    dtype = str(ir.ShapedType(op.results[0].type).element_type)
+    refused = takes.refused_of(str(op.name)) or ()
+    return dtype if dtype in refused and dtype in _HOLDERS and _HOLDERS[dtype] not in refused else None
+
+
+def _move_wider(module: ir.Module, takes: BackendCapabilities) -> None:
+    """Has the elements of each `_narrow_move` converted, moved, and converted back."""
+    for op in [op for op in operations(module) if _narrow_move(op, takes)]:
+        with op.location, ir.InsertionPoint(op):
+            narrow = ir.ShapedType(op.results[0].type).element_type
+            holder = ir.Type.parse(_HOLDERS[str(narrow)])
+            named = [op.attributes[i] for i in range(len(op.attributes))]
+            moved = ir.Operation.create(
+                str(op.name), [_of_elements(holder, op.results[0].type)],
+                [_converted(value, holder) for value in op.operands], {n.name: n.attr for n in named},
+            )  # fmt: skip
+            op.results[0].replace_all_uses_with(_converted(moved.result, narrow))
+        op.erase()
+
+
+def _converted(value: Any, element: Any) -> Any:
+    return ir.Operation.create("stablehlo.convert", [_of_elements(element, value.type)], [value]).result
+
+
+def _of_elements(element: Any, kind: Any) -> Any:
+    return ir.RankedTensorType.get(ir.ShapedType(kind).shape, element)
 
 
 def _refusal(op: Any, takes: BackendCapabilities, sugar: bool) -> str | None:

@@ -3,12 +3,15 @@
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+import meshrt
+import meshrt.numpy as jnp
 from meshrt import errors, export
 from meshrt.lowering.capabilities import capabilities_of
-from meshrt.lowering.legalize import legalize
+from meshrt.lowering.legalize import legalize, operations
 from meshrt.runtime import jaxlib_api
 from propagation.ops import OPS
 
@@ -29,9 +32,6 @@ CASES = {
                                           "%0 = stablehlo.remainder %x, %x : tensor<4xcomplex<f64>>"),
     "stablehlo.remainder at .*complex<f32>": ("tensor<4xcomplex<f32>>", "tensor<complex<f32>>", REDUCE),
     "stablehlo.rng.*i8": ("tensor<4xi8>", "tensor<4xi8>", RNG),
-    "stablehlo.concatenate.*i2": ("tensor<4xi2>", "tensor<8xi2>",
-                                  "%0 = stablehlo.concatenate %x, %x, dim = 0 : (tensor<4xi2>, tensor<4xi2>) -> "
-                                  "tensor<8xi2>"),
     "chlo.broadcast_polygamma.*i32": ("tensor<4xi32>", "tensor<4xi32>",
                                       "%0 = chlo.broadcast_polygamma %x, %x : (tensor<4xi32>, tensor<4xi32>) -> "
                                       "tensor<4xi32>"),
@@ -54,6 +54,25 @@ def test_an_operation_of_a_type_over_which_the_compiler_ends_the_process(refused
             legalize(form, capabilities_of("cpu"))
 
 
+@pytest.mark.parametrize("name", ["int2", "uint2"])
+def test_what_only_moves_integers_moves_them_as_wider_ones(name):
+    """XLA's concatenation of 2-bit integers ends the process."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    x = np.arange(-2, 2).astype(dtype) if name == "int2" else np.arange(4).astype(dtype)
+    f = lambda x: meshrt.lax.map(lambda y: jnp.concatenate([y[None], x, x[:1]]), jnp.roll(x, 1))
+    want = np.stack([np.concatenate([[y], x, x[:1]]).astype(dtype) for y in np.roll(x, 1)])
+    exported = export.deserialize(export.export(meshrt.jit(f))(x).serialize())
+    for got in (meshrt.jit(f)(x), f(jnp.asarray(x)), exported.call(x)):
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(got).astype(np.int8), want.astype(np.int8))
+    parsed = jaxlib_api.parse(meshrt.jit(f).lower(x).module.text)
+    before = str(parsed)
+    crosses = legalize(parsed, capabilities_of("cpu"))
+    assert str(parsed) == before  # the caller's stays as it is
+    joined = [op for op in operations(crosses) if op.name == "stablehlo.concatenate"]
+    assert joined and all(str(op.results[0].type).endswith("i8>") for op in joined)
+
+
 def test_modules_of_others_that_would_end_the_process_are_refused_when_called():
     read = export.from_stablehlo(written(*CASES["stablehlo.remainder.*complex<f32>"]))
     with pytest.raises(errors.UnsupportedByBackendError, match=r"stablehlo\.remainder"):
@@ -74,7 +93,7 @@ SWEEP = """
 import sys
 from meshrt import errors
 from meshrt.lowering.capabilities import capabilities_of
-from meshrt.lowering.legalize import legalize
+from meshrt.lowering.legalize import legalize, operations
 from meshrt.runtime import jaxlib_api
 from tests.meshrt.runtime.test_refused_types import programs
 
