@@ -116,6 +116,15 @@ def test_001_01_the_message_has_operation_line_and_reason(configured):
     assert "stablehlo.sine" in text and "test_boundary.py:" in text and "does not take this operation" in text
 
 
+def test_001_01_operations_in_generic_syntax_are_walked_in_pretty_modules(configured):
+    """Those with no other syntax stand so among others that have one."""
+    configured("cpu", 'not_operations = ["stablehlo.reduce_window"]')
+    windows = meshrt.jit(lambda x: lax.reduce_window(x, 0.0, lax.add, (2,), (1,), "VALID")).lower(X).module.text
+    for text in (windows, jaxlib_api.pretty(windows)):
+        with pytest.raises(errors.UnsupportedByBackendError, match=r"stablehlo\.reduce_window"):
+            legalize(text, backend.capabilities("cpu"))
+
+
 def test_001_02_what_a_compiler_takes_crosses_as_it_was_written():
     text = meshrt.jit(lambda x: special.erf(x) @ x).lower(X).module.text
     assert "chlo" in text and legalize(text, capabilities_of("cpu")) is text

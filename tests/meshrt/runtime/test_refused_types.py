@@ -73,6 +73,45 @@ def test_what_only_moves_integers_moves_them_as_wider_ones(name):
     assert joined and all(str(op.results[0].type).endswith("i8>") for op in joined)
 
 
+REDUCED = {
+    "max": lambda x: x.max(1),
+    "min": lambda x: x.min(),
+    "windows": lambda x: meshrt.lax.reduce_window(x, x.dtype.type(-1), meshrt.lax.max, (2, 2), (1, 1), "VALID"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("name", REDUCED)
+def test_greatest_and_least_ones_of_narrow_floats_are_found_as_float32(name, dtype):
+    """XLA for CPUs finds them one by one, in ten times the time."""
+    x = np.random.default_rng(0).standard_normal((5, 7)).astype(getattr(jnp, dtype).dtype)
+    x[1, 2], x[2, 3] = np.nan, -0.0
+    plain = x.astype(np.float32)
+    windows = np.maximum(np.lib.stride_tricks.sliding_window_view(plain, (2, 2)).max((2, 3)), -1)
+    want = {"max": plain.max(1), "min": plain.min(), "windows": windows}[name]
+    got = meshrt.jit(REDUCED[name])(x)
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(np.asarray(got).astype(np.float32), want)
+    text = meshrt.jit(REDUCED[name]).lower(x).module.text
+    for form in (text, jaxlib_api.pretty(text), jaxlib_api.parse(text)):
+        crosses = legalize(form, capabilities_of("cpu"))
+        module = jaxlib_api.parse(crosses) if isinstance(crosses, bytes) else crosses
+        reduced = [op for op in operations(module) if "reduce" in op.name]
+        assert [str(op.results[0].type).rpartition("x")[2][-4:] for op in reduced] == ["f32>"]
+
+
+def test_reductions_that_are_not_exact_on_wider_elements_cross_as_they_are():
+    x = np.ones((3, 4), jnp.bfloat16.dtype)
+    product = meshrt.jit(lambda x: meshrt.lax.reduce(x, x.dtype.type(1), meshrt.lax.mul, (1,))).lower(x).module.text
+    summed = meshrt.jit(lambda x: jnp.maximum(x, 0).sum(1)).lower(x).module.text
+    other = meshrt.lax.reduce_precision
+    twice = meshrt.jit(
+        lambda x: meshrt.lax.reduce(x, x.dtype.type(0), lambda a, b: other(jnp.maximum(a, b), 5, 2), (1,))
+    )
+    for text in (product, summed, twice.lower(x).module.text):
+        assert legalize(text, capabilities_of("cpu")) is text
+
+
 def test_modules_of_others_that_would_end_the_process_are_refused_when_called():
     read = export.from_stablehlo(written(*CASES["stablehlo.remainder.*complex<f32>"]))
     with pytest.raises(errors.UnsupportedByBackendError, match=r"stablehlo\.remainder"):
