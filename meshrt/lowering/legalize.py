@@ -33,11 +33,12 @@ _PRETTY_TARGET = re.compile(r'custom_call @(?:"([^"]*)"|([\w.$-]+))')
 _UNWRITABLE = re.compile(r"(?P<line>[^\s\"]*)\"?: error: failed to legalize operation '\w+\.(?P<name>\w+?)(?:_v\d+)?'")
 # The names in locations, which follow the operations.
 _LOCATIONS = "\n#loc"
-# Element types, and the wider ones that hold their values.
-_HOLDERS = {"i2": "i8", "i4": "i8", "ui2": "ui8", "ui4": "ui8"}
-_HOLDER_OF_FLOATS = "f32"
-# What is done on wider elements where the compiler's row says so: what moves elements, and the greatest and least of
-# them, which are exact. The latter show in a text as scalars.
+# Element types, and the wider ones that hold their values; the other narrow floats, f8E4M3 for one, are held by f32.
+_HOLDERS = {"i2": "i8", "i4": "i8", "ui2": "ui8", "ui4": "ui8", "bf16": "f32", "f16": "f32"}
+_NARROW_FLOAT = re.compile(r"f[468]E\w+")
+# What is done on wider elements where the compiler's row says so, and is exact there: what moves elements, and the
+# greatest and least of them. The latter show in a text as scalars.
+_MOVES = ("stablehlo.concatenate",)
 _REDUCTIONS = ("stablehlo.reduce", "stablehlo.reduce_window")
 _EXACT = ("stablehlo.maximum", "stablehlo.minimum")
 _SCALAR_EXACT = re.compile(r"stablehlo\.(?:maximum|minimum)\b[^\n]*tensor<([a-z]\w*)>")
@@ -174,14 +175,22 @@ def _verify(module: ir.Module, takes: BackendCapabilities, *, sugar: bool = Fals
 
 def _is_narrow(op: Any, takes: BackendCapabilities) -> bool:
     """Whether an operation is to be done on wider elements."""
-    dtypes = takes.wider_of(str(op.name))
-    if not dtypes or len(op.results) != 1 or str(ir.ShapedType(op.results[0].type).element_type) not in dtypes:
+    name = str(op.name)
+    dtypes = takes.wider_of(name)
+    if not dtypes or name not in (*_MOVES, *_REDUCTIONS) or len(op.results) != 1:
         return False
-    if str(op.name) not in _REDUCTIONS:
+    dtype = str(ir.ShapedType(op.results[0].type).element_type)
+    if dtype not in dtypes or _holder(dtype) is None:
+        return False
+    if name in _MOVES:
         return True
     block = op.regions[0].blocks[0]
     first, *others = [inner.operation for inner in block]
     return str(first.name) in _EXACT and len(others) == 1 and list(first.operands) == list(block.arguments)
+
+
+def _holder(dtype: str) -> str | None:
+    return "f32" if _NARROW_FLOAT.fullmatch(dtype) else _HOLDERS.get(dtype)
 
 
 def _widen(module: ir.Module, takes: BackendCapabilities) -> None:
@@ -189,7 +198,7 @@ def _widen(module: ir.Module, takes: BackendCapabilities) -> None:
     for op in [op for op in operations(module) if _is_narrow(op, takes)]:
         with op.location, ir.InsertionPoint(op):
             narrow = ir.ShapedType(op.results[0].type).element_type
-            holder = ir.Type.parse(_HOLDERS.get(str(narrow), _HOLDER_OF_FLOATS))
+            holder = ir.Type.parse(str(_holder(str(narrow))))
             named = [op.attributes[i] for i in range(len(op.attributes))]
             done = ir.Operation.create(
                 str(op.name), [_of_elements(holder, op.results[0].type)],
