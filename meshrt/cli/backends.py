@@ -32,7 +32,7 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
         click.echo(json.dumps([asdict(row) for row in rows], indent=1, default=dict))
         return 0
     facts = ("stable_only", "oldest", "newest_version", "chlo", "sdy", "shape", "custom_calls", "not_custom_calls",
-             "not_operations", "not_dtypes")  # fmt: skip
+             "not_operations", "wider", "not_dtypes")  # fmt: skip
     width = max(map(len, facts))
     for row in rows:
         click.echo(row.name)

@@ -16,6 +16,7 @@ from meshrt._keytypes import KEY_IMPLS, KeyType
 from meshrt.core.as_data import dtype_from_data
 from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.core.dimensions.shapes import symbolic_shape
+from meshrt.core.effects import IO
 from meshrt.core.spaces import Space
 from meshrt.core.types import ShapedArray
 from meshrt.export.checks import DisabledSafetyCheck, default_export_platform
@@ -39,6 +40,8 @@ _DTYPES = (
 _KEYS = {27: "threefry2x32", 28: "rbg", 29: "unsafe_rbg"}
 _SPACES = {0: Space.Device, 1: Space.Device, 2: Space.Host}
 _AXES = (AxisType.Auto, AxisType.Auto, AxisType.Explicit, AxisType.Manual)
+# The effect of foreign functions. Others are those of callbacks, which no file holds.
+_FOREIGN = "<class 'jax._src.ffi.FfiEffect'>"
 _LEAF, _NONE, _TUPLE, _LIST, _DICT, _CUSTOM = range(6)
 
 
@@ -51,7 +54,8 @@ def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> 
         a second, unless the file is known to be whole.
 
     Raises:
-      SavedProgramError: no such bytes, or cut off. UnsupportedError: what meshrt has no counterpart of: effects.
+      SavedProgramError: no such bytes, or cut off. UnsupportedError: what meshrt has no counterpart of: effects
+        other than those of foreign functions (`meshrt.ffi.ffi_call`).
         TreeError: containers that are not registered here under their name, with `register_pytree_node_serialization`
         or `register_namedtuple_serialization`.
 
@@ -92,8 +96,9 @@ def _exported(table: Reader, trusted: bool) -> Exported:
         in_avals, out_avals = (tuple(_aval(t, scope) for t in table.tables(k)) for k in (3, 5))
     ins, outs = (tuple(None if i == 0 else shardings[i - 1] for i in table.numbers(k, "<I")) for k in (24, 25))
     ins, outs = ins or (None,) * len(in_avals), outs or (None,) * len(out_avals)
-    if table.tables(10) or table.tables(11):
-        raise errors.UnsupportedError("the function has effects, which meshrt knows nothing of")
+    effects = [t.text(0) for t in (*table.tables(10), *table.tables(11))]
+    if table.tables(10) or set(effects) - {_FOREIGN}:
+        raise errors.UnsupportedError(f"the function has effects, which meshrt knows nothing of: {', '.join(effects)}")
     devices = table.number(18, "<I") or table.number(6, "<h")
     mesh = next((m for m in meshes if m.size == devices), None)
     if devices > 1 and mesh is None:
@@ -120,7 +125,7 @@ def _exported(table: Reader, trusted: bool) -> Exported:
         nr_devices=devices,
         platforms=tuple(table.texts(9)),
         ordered_effects=(),
-        unordered_effects=(),
+        unordered_effects=(IO,) if effects else (),
         disabled_safety_checks=tuple(_check(t) for t in table.tables(12)),
         mlir_module_serialized=table.data(13),
         calling_convention_version=table.number(14, "<H"),
@@ -191,7 +196,7 @@ def to_jax(exported: Record, vjp_order: int = 0) -> bytearray:
 
     Raises:
       UnsupportedError: structures with other containers than tuples, lists, dicts with names as keys, and registered
-        ones; effects.
+        ones; effects other than those of foreign functions.
       ArgumentValueError: more derivatives than there are.
 
     >>> from meshrt import export
@@ -203,8 +208,11 @@ def to_jax(exported: Record, vjp_order: int = 0) -> bytearray:
 
 
 def _table(exported: Record, vjp_order: int) -> dict[int, Any]:
-    if exported.ordered_effects or exported.unordered_effects:
-        raise errors.UnsupportedError(f"{exported.fun_name} has effects, which JAX knows nothing of")
+    effects = (*exported.ordered_effects, *exported.unordered_effects)
+    if set(effects) - {IO}:
+        raise errors.UnsupportedError(
+            f"{exported.fun_name} has effects, which JAX's files have no names for: {', '.join(map(str, effects))}"
+        )
     # JAX's files have no open dimensions; propagation decides on those, as of what nothing is said.
     ins, outs = (
         [None if s is not None and UNCONSTRAINED in s.spec.partitions else s for s in shardings]
@@ -223,7 +231,8 @@ def _table(exported: Record, vjp_order: int) -> dict[int, Any]:
         0: ("<H", 3), 1: exported.fun_name, 2: _tree_table(exported.in_tree),
         3: [_aval_table(a) for a in exported.in_avals], 4: _tree_table(exported.out_tree),
         5: [_aval_table(a) for a in exported.out_avals], 6: ("<h", exported.nr_devices),
-        9: list(exported.platforms), 12: [_check_table(c) for c in exported.disabled_safety_checks],
+        9: list(exported.platforms), 11: [{0: _FOREIGN} for _ in effects] or None,
+        12: [_check_table(c) for c in exported.disabled_safety_checks],
         13: exported.mlir_module_serialized, 14: ("<H", exported.calling_convention_version), 15: ("<H", kept),
         16: ("<B", int(exported.uses_global_constants)),
         17: _table(exported.vjp(), vjp_order - 1) if vjp_order else None,

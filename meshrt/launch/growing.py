@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from meshrt.errors import counted
 from meshrt.launch.model import (
+    Command,
     Event,
     IncidentKind,
     SetTimer,
@@ -135,21 +136,30 @@ def together(state: State, event: WorkerMeshed) -> State:
 
 def meshed(state: State, event: WorkerMeshed) -> Result:
     """While all run."""
-    came, again = event.rank in state.coming, event.round > state.round
-    state, told = _without_vanished(together(state, event)) if again else (together(state, event), ())
+    came = event.rank in state.coming
+    state, told = without_vanished(together(state, event))
     if not came or state.coming:
         return state, told
     grown = Tell(text=f"the job has grown to {counted(len(state.live), 'rank')}")
     return state, (*told, SetTimer(timer=Timer.GROW, seconds=None), grown, *look(state))
 
 
-def _without_vanished(state: State) -> tuple[State, tuple[Tell, ...]]:
-    """The others have come together anew: who left them with exit code 0, and without a word, has not done its work."""
-    gone = state.finished & state.vanished
+def without_vanished(state: State) -> tuple[State, tuple[Command, ...]]:
+    """Where the others have come together anew, who left them without a word, and with exit code 0, has not done its
+    work: it counts as one that failed, and its place may be taken. What the door tells of it, how its process ended and
+    that the others are together come in any order."""
+    gone = state.finished & (state.vanished - state.meshed)
     if not gone:
         return state, ()
     text = f"{_ranks(tuple(gone))} left without a word, with exit code 0 (by os._exit?); the others go on"
-    return replace(state, finished=state.finished - gone, departed=state.departed | gone), (Tell(text=text),)
+    crashed = state.crashed | {rank for rank in gone if not went_with_its_host(state, rank)}
+    state = replace(state, finished=state.finished - gone, departed=state.departed | gone, crashed=crashed)
+    return state, (Tell(text=text), *look(state))
+
+
+def went_with_its_host(state: State, rank: int) -> bool:
+    """Whether the host of a rank that failed is gone too: nobody takes its place there."""
+    return state.policy.nodes is not None and state.host_of(rank) not in state.hosts
 
 
 def raised(state: State, event: WorkerRaised) -> Result:

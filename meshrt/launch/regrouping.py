@@ -46,7 +46,8 @@ def raised(state: State, event: WorkerRaised) -> Result:
 def lost(state: State, event: WorkerLost) -> Result:
     """While all run, or come together. A rank that is silent may wake up, and must not find the others gone on."""
     if event.ended:
-        return do.vanished(state, event)
+        after, _ = do.vanished(state, event)
+        return growing.without_vanished(after) if state.phase is Phase.RUNNING else (after, ())
     if event.rank in state.departed | state.parted:
         return state, ()
     silent = event.rank in state.live
@@ -65,7 +66,11 @@ def exited(state: State, event: WorkerExited) -> Result:
         return (after, told) if after.live - after.coming else do.ended(after, event)
     event = do.with_its_host(state, event)
     if event.rank not in state.departed and (event.status.ok or not state.policy.elastic):
-        return do.exited(state, event)
+        after, commands = do.exited(state, event)
+        if after.phase is not Phase.RUNNING:
+            return after, commands
+        after, told = growing.without_vanished(after)
+        return after, (*commands, *told)
     state = replace(state, live=state.live - {event.rank})
     if event.rank not in state.departed:
         state = blame(_opened(state, event), event, event.rank, event.status, tail=event.tail)
@@ -153,7 +158,7 @@ def _went_on(state: State, event: Event, left: int) -> Result:
     gone = state.departed | _blamed(state)
     doomed = tuple(sorted(gone & state.live))  # they failed, and have not left yet
     ends = (SignalWorkers(ranks=doomed, signal=int(signal.SIGKILL)),) if doomed else ()
-    crashed = state.crashed | {rank for rank in _blamed(state) if not _with_its_host(state, rank)}
+    crashed = state.crashed | {rank for rank in _blamed(state) if not growing.went_with_its_host(state, rank)}
     parting = state.parting - gone
     if state.live - gone - state.coming <= parting:  # those that were to leave are all that is left
         parting = Ranks()
@@ -162,14 +167,11 @@ def _went_on(state: State, event: Event, left: int) -> Result:
         incidents=(*state.incidents, incident),
     )  # fmt: skip
     after, commands = enter(state, Phase.RUNNING, Announce(incident=incident, left=left), *ends)
-    commands = (*commands, *growing.patience(after), *shrinking.patience(after))
+    after, told = growing.without_vanished(after)
+    commands = (*commands, *told, *growing.patience(after), *shrinking.patience(after))
     after, more = shrinking.adapt(after, event)
     commands = (*commands, *more)
     if after.phase is not Phase.RUNNING:
         return after, commands
     after, more = do.leave_together(after, event)  # hosts that leave do so also while the others come together
     return after, (*commands, *more)
-
-
-def _with_its_host(state: State, rank: int) -> bool:
-    return state.policy.nodes is not None and state.host_of(rank) not in state.hosts

@@ -2,8 +2,9 @@
 
 Every module is walked. The walk over text is a search for what stands in it, at the speed of memory; only where that
 finds something that the compiler may not take is the module parsed, and its operations asked one by one. CHLO and
-shape operations are then written as StableHLO ones, and what is still there that the compiler does not take is an error
-with the operation, its line and the reason, before the compiler runs.
+shape operations are then written as StableHLO ones, operations that the compiler does badly on narrow elements are done
+on wider ones, and what is still there that the compiler does not take is an error with the operation, its line and the
+reason, before the compiler runs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,15 @@ _PRETTY_TARGET = re.compile(r'custom_call @(?:"([^"]*)"|([\w.$-]+))')
 _UNWRITABLE = re.compile(r"(?P<line>[^\s\"]*)\"?: error: failed to legalize operation '\w+\.(?P<name>\w+?)(?:_v\d+)?'")
 # The names in locations, which follow the operations.
 _LOCATIONS = "\n#loc"
+# Element types, and the wider ones that hold their values; the other narrow floats, f8E4M3 for one, are held by f32.
+_HOLDERS = {"i2": "i8", "i4": "i8", "ui2": "ui8", "ui4": "ui8", "bf16": "f32", "f16": "f32"}
+_NARROW_FLOAT = re.compile(r"f[468]E\w+")
+# What is done on wider elements where the compiler's row says so, and is exact there: what moves elements, and the
+# greatest and least of them. The latter show in a text as scalars.
+_MOVES = ("stablehlo.concatenate",)
+_REDUCTIONS = ("stablehlo.reduce", "stablehlo.reduce_window")
+_EXACT = ("stablehlo.maximum", "stablehlo.minimum")
+_SCALAR_EXACT = re.compile(r"stablehlo\.(?:maximum|minimum)\b[^\n]*tensor<([a-z]\w*)>")
 # Custom calls that meshrt replaces before a program is compiled.
 _OWN = "meshrt."
 
@@ -46,6 +56,11 @@ def legalize(module: Module, takes: BackendCapabilities) -> Module:
     if isinstance(module, str) and not takes.stable_only and not _suspects(module, takes):
         return module
     parsed = module if isinstance(module, ir.Module) else jaxlib_api.parse(module)
+    if any(_is_narrow(op, takes) for op in operations(parsed)):
+        if parsed is module:  # the caller's
+            parsed = jaxlib_api.parse(jaxlib_api.bytecode(module))
+        _widen(parsed, takes)
+        module = parsed if isinstance(module, ir.Module) else jaxlib_api.bytecode(parsed)
     has_sugar = any(
         _dialect(op) in ("chlo", "shape") and not takes.takes_dialect(_dialect(op)) for op in operations(parsed)
     )
@@ -98,17 +113,30 @@ def _suspects(text: str, takes: BackendCapabilities) -> bool:
     end = text.find(_LOCATIONS)
     body = text if end < 0 else text[:end]
     is_generic = '"func.func"(' in body
-    names = set((_GENERIC if is_generic else _PRETTY).findall(body))
+    names = set(_GENERIC.findall(body))
+    if not is_generic:  # some operations have no other syntax than the generic one
+        names.update(_PRETTY.findall(body))
     if any(not takes.takes_dialect(name.partition(".")[0]) for name in names):
         return True
     for dtypes in map(takes.refused_of, names if takes.not_operations else ()):
         if dtypes is not None and (not dtypes or any(f"x{d}" in body or f"<{d}" in body for d in dtypes)):
             return True
+    if any(_suspects_narrow(body, name, dtypes) for name in names if (dtypes := takes.wider_of(name))):
+        return True
     if "stablehlo.custom_call" in names:
-        targets = set((_GENERIC_TARGET if is_generic else _PRETTY_TARGET).findall(body))
-        if any(not _is_known(t if isinstance(t, str) else t[0] or t[1], takes) for t in targets):
+        targets = set(_GENERIC_TARGET.findall(body))
+        if not is_generic:
+            targets.update(a or b for a, b in _PRETTY_TARGET.findall(body))
+        if any(not _is_known(target, takes) for target in targets):
             return True
     return any(dtype in body for dtype in takes.not_dtypes)
+
+
+def _suspects_narrow(body: str, name: str, dtypes: tuple[str, ...]) -> bool:
+    """Whether an operation that the text has may be one that is done on wider elements."""
+    if name in _REDUCTIONS:
+        return not set(dtypes).isdisjoint(_SCALAR_EXACT.findall(body))
+    return any(f"x{d}" in body for d in dtypes)
 
 
 def _is_known(target: str, takes: BackendCapabilities) -> bool:
@@ -143,6 +171,61 @@ def _verify(module: ir.Module, takes: BackendCapabilities, *, sugar: bool = Fals
                 f"{takes.name}: {why}. What it takes is shown by `meshrt backends`, and may be put right in "
                 f"configs/backends/{takes.name}.toml"
             )
+
+
+def _is_narrow(op: Any, takes: BackendCapabilities) -> bool:
+    """Whether an operation is to be done on wider elements."""
+    name = str(op.name)
+    dtypes = takes.wider_of(name)
+    if not dtypes or name not in (*_MOVES, *_REDUCTIONS) or len(op.results) != 1:
+        return False
+    dtype = str(ir.ShapedType(op.results[0].type).element_type)
+    if dtype not in dtypes or _holder(dtype) is None:
+        return False
+    if name in _MOVES:
+        return True
+    block = op.regions[0].blocks[0]
+    first, *others = [inner.operation for inner in block]
+    return str(first.name) in _EXACT and len(others) == 1 and list(first.operands) == list(block.arguments)
+
+
+def _holder(dtype: str) -> str | None:
+    return "f32" if _NARROW_FLOAT.fullmatch(dtype) else _HOLDERS.get(dtype)
+
+
+def _widen(module: ir.Module, takes: BackendCapabilities) -> None:
+    """Has the elements of what each narrow operation takes converted, and those of its result back."""
+    for op in [op for op in operations(module) if _is_narrow(op, takes)]:
+        with op.location, ir.InsertionPoint(op):
+            narrow = ir.ShapedType(op.results[0].type).element_type
+            holder = ir.Type.parse(str(_holder(str(narrow))))
+            named = [op.attributes[i] for i in range(len(op.attributes))]
+            done = ir.Operation.create(
+                str(op.name), [_of_elements(holder, op.results[0].type)],
+                [_converted(value, holder) for value in op.operands], {n.name: n.attr for n in named},
+                regions=len(op.regions),
+            )  # fmt: skip
+            for region, body in zip(done.regions, op.regions, strict=True):
+                _reduce_by(str(next(iter(body.blocks[0])).operation.name), region, _of_elements(holder, None))
+            op.results[0].replace_all_uses_with(_converted(done.result, narrow))
+        op.erase()
+
+
+def _reduce_by(name: str, region: Any, kind: Any) -> None:
+    """The body of a reduction by one operation."""
+    block = region.blocks.append(kind, kind)
+    with ir.InsertionPoint(block):
+        found = ir.Operation.create(name, [kind], list(block.arguments)).result
+        ir.Operation.create("stablehlo.return", [], [found])
+
+
+def _converted(value: Any, element: Any) -> Any:
+    return ir.Operation.create("stablehlo.convert", [_of_elements(element, value.type)], [value]).result
+
+
+def _of_elements(element: Any, kind: Any) -> Any:
+    """The type of arrays of the shape of another type, None for scalars."""
+    return ir.RankedTensorType.get([] if kind is None else ir.ShapedType(kind).shape, element)
 
 
 def _refusal(op: Any, takes: BackendCapabilities, sugar: bool) -> str | None:

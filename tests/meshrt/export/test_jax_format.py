@@ -57,6 +57,36 @@ def test_to_jax(name):
     assert theirs.fun_name == exported.fun_name and theirs.platforms == exported.platforms
 
 
+def factorised(lib):
+    """A function of LAPACK's, called as one with side effects, exported by a library."""
+    out = (lib.ShapeDtypeStruct((2, 2), np.float32), lib.ShapeDtypeStruct((), np.int32))
+    call = lib.ffi.ffi_call(
+        "lapack_spotrf_ffi", out, has_side_effect=True, input_layouts=[(0, 1)], output_layouts=[(0, 1), ()]
+    )
+    check = lib.export.DisabledSafetyCheck.custom_call("lapack_spotrf_ffi")
+    matrix = 4 * np.eye(2, dtype=np.float32)
+    lib.numpy.linalg.cholesky(matrix)  # has the function registered
+    return lib.export.export(lib.jit(lambda x: call(x, uplo=np.uint8(ord("L")))[0]), disabled_checks=[check])(matrix)
+
+
+def test_effects_of_foreign_functions():
+    matrix = 4 * np.eye(2, dtype=np.float32)
+    ours, theirs = factorised(meshrt), factorised(jax)
+    for exported in (ours, export.deserialize(ours.serialize()), export.from_jax(theirs.serialize())):
+        assert exported.unordered_effects == ours.unordered_effects != ()
+        assert "spotrf" in meshrt.jit(lambda x: (exported.call(x), x)[1]).lower(matrix).as_text()
+        np.testing.assert_array_equal(exported.call(matrix), 2 * np.eye(2))
+    read = jax.export.deserialize(export.to_jax(ours))
+    assert read.unordered_effects == theirs.unordered_effects
+    np.testing.assert_array_equal(read.call(matrix), 2 * np.eye(2))
+
+
+def test_effects_that_have_no_names_in_files_of_jax():
+    sink = export.export(meshrt.jit(lambda x: (meshrt.lax.dce_sink(x), x)[1]))(X)
+    with pytest.raises(errors.UnsupportedError, match=r"has effects, which JAX's files have no names for: NoDCE"):
+        export.to_jax(sink)
+
+
 def test_symbolic_sizes_and_derivatives():
     ours = export.export(meshrt.jit(lambda x: jnp.sin(x) * x.shape[0]))(
         meshrt.ShapeDtypeStruct(export.symbolic_shape("b, 2*n"), np.float32)

@@ -19,6 +19,7 @@ from meshrt.launch.model import (
     WorkerError,
     WorkerExited,
     WorkerGrowable,
+    WorkerLost,
     WorkerMeshed,
     WorkerRaised,
 )
@@ -84,6 +85,24 @@ def test_a_rank_that_failed_is_replaced_within_the_budget():
             assert do.state.charged == 1
     do(CheckpointTold, step=3, committed=True)  # the job came further
     assert do.state.charged == 0
+
+
+@pytest.mark.parametrize("budget", [0, 1])
+def test_one_that_vanished_with_exit_code_0_is_replaced_within_the_budget_too(budget):
+    do = Driver(num_processes=2, max_restarts=budget, elastic=True).running()
+    do(WorkerGrowable, rank=0)
+    do(WorkerLost, rank=1, why="its connection closed", ended=True)
+    do(WorkerExited, rank=1, status=OK)
+    do(WorkerMeshed, rank=0, round=1)
+    assert do.clocks.get(Timer.REGROW) == (5.0 if budget else None)
+    if budget:
+        assert do(TimerFired, timer=Timer.REGROW)[0].ranks == (2,)
+        do(WorkerMeshed, rank=2, round=2)
+        do(WorkerMeshed, rank=0, round=2)
+        assert do.state.charged == 1
+    for rank in (0, 2) if budget else (0,):
+        do(WorkerExited, rank=rank, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0
 
 
 @pytest.mark.parametrize("how", ["exits", "raises", "late", "others end"])
@@ -271,8 +290,9 @@ print(meshrt.process_index(), seen, job.generation, same, rest, flush=True)
 """
 
 
-def test_a_rank_that_was_killed_is_replaced_and_the_state_comes_from_the_others(launch):
-    body = f"rounds, least = 2, 9\ndef fail():\n    if rank == 1: os.kill(os.getpid(), 9)\n{GROWS}"
+@pytest.mark.parametrize("deed", ["os.kill(os.getpid(), 9)", pytest.param("os._exit(0)", marks=pytest.mark.slow)])
+def test_a_rank_that_is_gone_is_replaced_and_the_state_comes_from_the_others(launch, deed):
+    body = f"rounds, least = 2, 9\ndef fail():\n    if rank == 1: {deed}\n{GROWS}"
     options = ("--nproc", 2, "--devices-per-process", 1, "--elastic", "--max-restarts", 1)
     result = launch(*options, body=body, timeout=200)
     assert result.code == 0, result.err

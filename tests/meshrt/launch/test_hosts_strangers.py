@@ -244,6 +244,10 @@ def test_with_certificates_only_those_of_the_same_job_get_in(serve, tmp_path):
             Calls(serving.address, Trust("", certificate)).call("Status", pb.StatusRequest())
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
     assert ours.call("Status", pb.StatusRequest()).job == "j"
+    impostor = serve(Trust("", certificates.read(tmp_path / "ours", "agent")))  # what an agent has makes no coordinator
+    with pytest.raises(grpc.RpcError) as error:
+        Calls(impostor.address, Trust("", certificates.read(tmp_path / "ours", "agent"))).knock()
+    assert error.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_who_has_other_certificates_reads_why_and_no_words_of_the_network_library(serve, tmp_path):

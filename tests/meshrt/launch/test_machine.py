@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from meshrt.launch import machine, report
@@ -133,17 +135,39 @@ def test_who_vanishes_when_the_others_are_done_with_it_is_not_to_blame():
     assert do(ServiceExited, status=OK)[-1].exit_code == 0
 
 
-def test_the_others_go_on_without_one_that_vanished_with_exit_code_0_and_that_is_said():
+VANISHES = [
+    (WorkerLost, {"rank": 1, "why": "its connection closed", "ended": True}),
+    (WorkerExited, {"rank": 1, "status": OK}),
+]
+TOGETHER = (WorkerMeshed, {"rank": 0, "round": 1})
+
+
+@pytest.mark.parametrize(
+    "order", list(itertools.permutations([*VANISHES, TOGETHER])), ids=lambda o: "-".join(k.__name__ for k, _ in o)
+)
+def test_the_others_go_on_without_one_that_vanished_with_exit_code_0_and_that_is_said(order):
     do = Driver(num_processes=3, elastic=True).running()
-    do(WorkerLost, rank=1, why="its connection closed", ended=True)
-    do(WorkerExited, rank=1, status=OK)
-    (told,) = do(WorkerMeshed, rank=0, round=1)
-    assert "rank 1 left without a word, with exit code 0" in told.text
+    *before, told = [do(kind, **fields) for kind, fields in order]
+    assert before == [[], []] and "rank 1 left without a word, with exit code 0" in told[0].text
     assert do(WorkerMeshed, rank=2, round=1) == []
     for rank in (0, 2):
         do(WorkerExited, rank=rank, status=OK)
     assert do(ServiceExited, status=OK)[-1].exit_code == 0
     assert report.summary(do.state) == "meshrt launch: succeeded without rank 1"
+
+
+def test_that_one_vanished_is_said_too_where_another_one_failed_at_the_same_time():
+    do = Driver(num_processes=4, elastic=True).running()
+    do(WorkerExited, rank=2, status=ExitStatus(code=3))
+    for kind, fields in VANISHES:
+        do(kind, **fields)
+    do(WorkerMeshed, rank=0, round=1)
+    said = do(WorkerMeshed, rank=3, round=1)
+    assert do.state.phase is Phase.RUNNING and any("rank 1 left" in c.text for c in said if isinstance(c, Tell))
+    for rank in (0, 3):
+        do(WorkerExited, rank=rank, status=OK)
+    do(ServiceExited, status=OK)
+    assert report.summary(do.state) == "meshrt launch: succeeded without rank 1, 2"
 
 
 def test_a_host_that_is_found_lost_while_the_others_end_for_its_sake_is_the_cause():

@@ -515,7 +515,7 @@ def test_agents_of_a_job_that_never_was_are_not_waited_for(tmp_path):
 # --- who failed first, where the engine starts the ranks.
 
 
-def _run_by_engine(tmp_path, scripts: list[str], together: bool) -> tuple[int, list[str]]:
+def _run_by_engine(tmp_path, scripts: list[str], together: bool, clock=time.monotonic) -> tuple[int, list[str]]:
     """Runs a script per rank, as ssh does (a front for each) or as srun does (one front, whose lines have labels)."""
     paths = []
     for rank, body in enumerate(scripts):
@@ -529,20 +529,37 @@ def _run_by_engine(tmp_path, scripts: list[str], together: bool) -> tuple[int, l
     else:
         fronts = tuple(plans.Front(str(rank), command) for rank, command in enumerate(commands))
     out, err = io.BytesIO(), io.BytesIO()
-    code = runner.run(plans.Plan("test", fronts), os.environ, console=Console(out, err), grace=0.5)
+    code = runner.run(plans.Plan("test", fronts), os.environ, console=Console(out, err), grace=0.5, clock=clock)
     return code, err.getvalue().decode().splitlines()
+
+
+BAD_BATCH = """\
+import os; open("{pid}.new", "w").write(str(os.getpid())); os.rename("{pid}.new", "{pid}")
+def step(n):
+    raise ValueError(f"bad batch {{n}}")
+step(17)
+"""
+LOSES = """\
+import os, time
+class PeerLost(Exception): pass
+while not os.path.exists("{pid}") or os.path.exists("/proc/" + open("{pid}").read()):
+    time.sleep(0.01)
+raise PeerLost("without rank 1")
+"""
 
 
 @pytest.mark.parametrize("together", [False, True])
 def test_the_rank_that_raised_first_is_named_with_its_traceback(tmp_path, together):
-    lost = "import time\nclass PeerLost(Exception): pass\ntime.sleep(0.3)\nraise PeerLost('without rank 1')\n"
-    bad = "import time\ntime.sleep(0.1)\ndef step(n):\n    raise ValueError(f'bad batch {n}')\nstep(17)\n"
-    code, err = _run_by_engine(tmp_path, [lost, bad], together)
+    """Rank 0 fails once the process of rank 1 has been waited for, and has a minute for it."""
+    bad = BAD_BATCH.format(pid=tmp_path / "pid")
+    code, err = _run_by_engine(
+        tmp_path, [LOSES.format(pid=tmp_path / "pid"), bad], together, lambda: time.monotonic() / 60
+    )
     at = next(i for i, line in enumerate(err) if "failed first" in line)
     how = "srun: exit code 9" if together else "exit code 1"
     assert err[at].startswith(f"meshrt launch: rank 1 failed first: ValueError: bad batch 17 [{how}] (")
     assert err[at + 1] == "  | Traceback (most recent call last):"
-    assert any(line.endswith('r1.py", line 4, in step') for line in err[at:])
+    assert any(line.endswith('r1.py", line 3, in step') for line in err[at:])
     assert err[-1] == "  then: rank 0 lost its connection to a peer" and code == (9 if together else 1)
 
 

@@ -390,20 +390,23 @@ def test_ranks_in_a_ray_cluster(tmp_path):
     try:
         while ":" not in (address := cluster.stdout.readline().strip()):
             assert cluster.poll() is None, "the cluster does not start"
-        engine = Engine(
-            "--engine", "ray", "--no-agents", "--nproc", "2", "-o", f"address={address}", "-o", f"ray_python={python}",
-            before=("nsenter", f"--net=/proc/{cluster.pid}/ns/net"), RAY_AUTH_MODE="disabled",
-        )  # fmt: skip
+        inside = ("nsenter", f"--net=/proc/{cluster.pid}/ns/net")
+        options = ("--engine", "ray", "-o", f"address={address}", "-o", f"ray_python={python}")
+        engine = Engine(*options, "--no-agents", "--nproc", "2", before=inside, RAY_AUTH_MODE="disabled")
         out, err = (process := engine.start(tmp_path, MEET)).communicate(timeout=100)
         assert process.returncode == 0, err
         assert sorted(out.splitlines()) == [f"[{r}] rank {r} of 2: 1.0 m a r k" for r in range(2)]
         process = engine.start(tmp_path, FAIL)
-        assert process.wait(timeout=100) == 3 and "ray failed first: exit code 3" in process.stderr.read()
+        assert process.wait(timeout=100) == 3 and "rank 1 failed first: exit code 3" in process.stderr.read()
         process = engine.start(tmp_path, STAY)
         pids = [int(pid) for _ in range(2) for pid in process.stdout.readline().split()[-2:]]
         process.kill()
         process.communicate(timeout=60)
         assert await_true(lambda: not any(map(_alive, pids)), 30)
+        placed = ("--nodes", "2", "--nproc", "1", "--listen", "127.0.0.1:0", "--max-restarts", "1")
+        agents = Engine(*options, *placed, before=inside, RAY_AUTH_MODE="disabled")
+        _, err = (process := agents.start(tmp_path, AGAIN)).communicate(timeout=200)
+        assert process.returncode == 0 and "rank 1 on ray1 failed first: ValueError: bad batch" in err, err
     finally:
         cluster.stdin.close()
         cluster.wait(timeout=60)

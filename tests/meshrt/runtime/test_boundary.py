@@ -116,6 +116,25 @@ def test_001_01_the_message_has_operation_line_and_reason(configured):
     assert "stablehlo.sine" in text and "test_boundary.py:" in text and "does not take this operation" in text
 
 
+def test_001_01_operations_in_generic_syntax_are_walked_in_pretty_modules(configured):
+    """Those with no other syntax stand so among others that have one."""
+    configured("cpu", 'not_operations = ["stablehlo.reduce_window"]')
+    windows = meshrt.jit(lambda x: lax.reduce_window(x, 0.0, lax.add, (2,), (1,), "VALID")).lower(X).module.text
+    for text in (windows, jaxlib_api.pretty(windows)):
+        with pytest.raises(errors.UnsupportedByBackendError, match=r"stablehlo\.reduce_window"):
+            legalize(text, backend.capabilities("cpu"))
+
+
+def test_001_02_only_what_is_exact_is_done_on_wider_elements(configured):
+    configured("cpu", 'wider = ["stablehlo.add of bf16", "stablehlo.concatenate of bf16 f32"]')
+    both = meshrt.jit(lambda x, y: (jnp.concatenate([x + x, x]), jnp.concatenate([y, y])))
+    text = both.lower(jnp.ones(2, jnp.bfloat16), X).module.text
+    crosses = jaxlib_api.parse(legalize(text, backend.capabilities("cpu")))
+    kinds = {(str(op.name), str(op.results[0].type)) for op in operations(crosses) if op.results}
+    joined = {("stablehlo.concatenate", "tensor<4xf32>"), ("stablehlo.concatenate", "tensor<16xf32>")}
+    assert {("stablehlo.add", "tensor<2xbf16>"), *joined} <= kinds
+
+
 def test_001_02_what_a_compiler_takes_crosses_as_it_was_written():
     text = meshrt.jit(lambda x: special.erf(x) @ x).lower(X).module.text
     assert "chlo" in text and legalize(text, capabilities_of("cpu")) is text

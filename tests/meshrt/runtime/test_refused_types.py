@@ -3,12 +3,15 @@
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+import meshrt
+import meshrt.numpy as jnp
 from meshrt import errors, export
 from meshrt.lowering.capabilities import capabilities_of
-from meshrt.lowering.legalize import legalize
+from meshrt.lowering.legalize import legalize, operations
 from meshrt.runtime import jaxlib_api
 from propagation.ops import OPS
 
@@ -29,9 +32,6 @@ CASES = {
                                           "%0 = stablehlo.remainder %x, %x : tensor<4xcomplex<f64>>"),
     "stablehlo.remainder at .*complex<f32>": ("tensor<4xcomplex<f32>>", "tensor<complex<f32>>", REDUCE),
     "stablehlo.rng.*i8": ("tensor<4xi8>", "tensor<4xi8>", RNG),
-    "stablehlo.concatenate.*i2": ("tensor<4xi2>", "tensor<8xi2>",
-                                  "%0 = stablehlo.concatenate %x, %x, dim = 0 : (tensor<4xi2>, tensor<4xi2>) -> "
-                                  "tensor<8xi2>"),
     "chlo.broadcast_polygamma.*i32": ("tensor<4xi32>", "tensor<4xi32>",
                                       "%0 = chlo.broadcast_polygamma %x, %x : (tensor<4xi32>, tensor<4xi32>) -> "
                                       "tensor<4xi32>"),
@@ -54,6 +54,64 @@ def test_an_operation_of_a_type_over_which_the_compiler_ends_the_process(refused
             legalize(form, capabilities_of("cpu"))
 
 
+@pytest.mark.parametrize("name", ["int2", "uint2"])
+def test_what_only_moves_integers_moves_them_as_wider_ones(name):
+    """XLA's concatenation of 2-bit integers ends the process."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    x = np.arange(-2, 2).astype(dtype) if name == "int2" else np.arange(4).astype(dtype)
+    f = lambda x: meshrt.lax.map(lambda y: jnp.concatenate([y[None], x, x[:1]]), jnp.roll(x, 1))
+    want = np.stack([np.concatenate([[y], x, x[:1]]).astype(dtype) for y in np.roll(x, 1)])
+    exported = export.deserialize(export.export(meshrt.jit(f))(x).serialize())
+    for got in (meshrt.jit(f)(x), f(jnp.asarray(x)), exported.call(x)):
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(got).astype(np.int8), want.astype(np.int8))
+    parsed = jaxlib_api.parse(meshrt.jit(f).lower(x).module.text)
+    before = str(parsed)
+    crosses = legalize(parsed, capabilities_of("cpu"))
+    assert str(parsed) == before  # the caller's stays as it is
+    joined = [op for op in operations(crosses) if op.name == "stablehlo.concatenate"]
+    assert joined and all(str(op.results[0].type).endswith("i8>") for op in joined)
+
+
+REDUCED = {
+    "max": lambda x: x.max(1),
+    "min": lambda x: x.min(),
+    "windows": lambda x: meshrt.lax.reduce_window(x, x.dtype.type(-1), meshrt.lax.max, (2, 2), (1, 1), "VALID"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("name", REDUCED)
+def test_greatest_and_least_ones_of_narrow_floats_are_found_as_float32(name, dtype):
+    """XLA for CPUs finds them one by one, in ten times the time."""
+    x = np.random.default_rng(0).standard_normal((5, 7)).astype(getattr(jnp, dtype).dtype)
+    x[1, 2], x[2, 3] = np.nan, -0.0
+    plain = x.astype(np.float32)
+    windows = np.maximum(np.lib.stride_tricks.sliding_window_view(plain, (2, 2)).max((2, 3)), -1)
+    want = {"max": plain.max(1), "min": plain.min(), "windows": windows}[name]
+    got = meshrt.jit(REDUCED[name])(x)
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(np.asarray(got).astype(np.float32), want)
+    text = meshrt.jit(REDUCED[name]).lower(x).module.text
+    for form in (text, jaxlib_api.pretty(text), jaxlib_api.parse(text)):
+        crosses = legalize(form, capabilities_of("cpu"))
+        module = jaxlib_api.parse(crosses) if isinstance(crosses, bytes) else crosses
+        reduced = [op for op in operations(module) if "reduce" in op.name]
+        assert [str(op.results[0].type).rpartition("x")[2][-4:] for op in reduced] == ["f32>"]
+
+
+def test_reductions_that_are_not_exact_on_wider_elements_cross_as_they_are():
+    x = np.ones((3, 4), jnp.bfloat16.dtype)
+    product = meshrt.jit(lambda x: meshrt.lax.reduce(x, x.dtype.type(1), meshrt.lax.mul, (1,))).lower(x).module.text
+    summed = meshrt.jit(lambda x: jnp.maximum(x, 0).sum(1)).lower(x).module.text
+    other = meshrt.lax.reduce_precision
+    twice = meshrt.jit(
+        lambda x: meshrt.lax.reduce(x, x.dtype.type(0), lambda a, b: other(jnp.maximum(a, b), 5, 2), (1,))
+    )
+    for text in (product, summed, twice.lower(x).module.text):
+        assert legalize(text, capabilities_of("cpu")) is text
+
+
 def test_modules_of_others_that_would_end_the_process_are_refused_when_called():
     read = export.from_stablehlo(written(*CASES["stablehlo.remainder.*complex<f32>"]))
     with pytest.raises(errors.UnsupportedByBackendError, match=r"stablehlo\.remainder"):
@@ -74,7 +132,7 @@ SWEEP = """
 import sys
 from meshrt import errors
 from meshrt.lowering.capabilities import capabilities_of
-from meshrt.lowering.legalize import legalize
+from meshrt.lowering.legalize import legalize, operations
 from meshrt.runtime import jaxlib_api
 from tests.meshrt.runtime.test_refused_types import programs
 
