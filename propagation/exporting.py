@@ -134,9 +134,10 @@ def even_boundaries(program: Program, shardings: Shardings, uneven_main: bool = 
 def asked_at_boundary(program: Program, shardings: Shardings) -> Asked:
     """What is asked for arguments and results of the entry function."""
     main = program.main
-    arguments = {v: s for v in main.args if (s := shardings.get(v)) is not None}
-    results = {(main, i): s for i, s in enumerate(shardings.results[main]) if s is not None}
-    return {**arguments, **results, **shardings.asked}
+    found: dict[Value | tuple[Func, int], TensorSharding]
+    found = {v: s for v in main.args if (s := shardings.get(v)) is not None}
+    found.update(((main, i), s) for i, s in enumerate(shardings.results[main]) if s is not None)
+    return found | shardings.asked
 
 
 def note_cut(program: Program, shardings: Shardings, asked: Asked) -> None:
