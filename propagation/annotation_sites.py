@@ -25,7 +25,7 @@ from .graph import Func, Op, Program, Value
 from .locations import source, value_source
 from .log import ProvenanceStep
 from .model import TensorSharding
-from .overrides import set_argument
+from .overrides import set_argument, set_returned
 from .propagated import Propagated
 from .shardings import Shardings
 
@@ -64,7 +64,7 @@ def saying_of(kind: str, number: int, sharding: TensorSharding | None) -> Edit:
         if kind == "argument":
             set_argument(program, shardings, number, sharding)
         elif kind == "result":
-            shardings.results[program.main][number] = sharding
+            set_returned(program, shardings, number, sharding)
         elif kind == "returned":
             func, place = returned_at(program, number)
             shardings.results[func][place] = sharding

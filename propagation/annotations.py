@@ -8,20 +8,30 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
 from . import errors, sdy_text
-from .graph import Op, Program
+from .graph import Op, OtherType, Program, TensorType
 from .locations import location_text, source
 from .model import AxisRef, DimSharding, Mesh, TensorSharding
 from .ops import SHARDING_ATTRIBUTE
 from .sdy_text import AxisText, MeshText, ShardingText, axes_in, read_sharding
 from .shardings import Shardings
 
-__all__ = ["WITH_IN_SHARDINGS", "inlined_mesh", "parse_sharding", "parse_shardings", "read_shardings", "sharding_on"]
+__all__ = [
+    "ASKED",
+    "WITH_IN_SHARDINGS",
+    "inlined_mesh",
+    "parse_sharding",
+    "parse_shardings",
+    "read_shardings",
+    "sharding_on",
+]
 
+# The attribute of arguments and results of the entry function that says `Shardings.asked`.
+ASKED = "propagation.asked"
 WITH_IN_SHARDINGS = ("sdy.manual_computation", "sdy.named_computation")
 
 
@@ -102,6 +112,11 @@ def read_shardings(program: Program) -> Shardings:
         for value, attrs in zip(func.args, func.arg_attrs):
             if "sdy.sharding" in attrs:
                 shardings.table[value.index] = annotations.decode(attrs["sdy.sharding"], where)[0]
+            if ASKED in attrs:
+                shardings.asked[value] = _asked(annotations, attrs, value.type, where)
+        for number, (type, attrs) in enumerate(zip(func.result_types, func.result_attrs)):
+            if ASKED in attrs:
+                shardings.asked[func, number] = _asked(annotations, attrs, type, where)
         shardings.results[func] = [
             annotations.decode(attrs["sdy.sharding"], where)[0] if "sdy.sharding" in attrs else None
             for attrs in func.result_attrs
@@ -118,6 +133,13 @@ def read_shardings(program: Program) -> Shardings:
         for value, sharding in zip(op.results, values):
             shardings.table[value.index] = sharding
     return shardings
+
+
+def _asked(
+    annotations: _Annotations, attrs: Mapping[str, ir.Attribute], type: TensorType | OtherType, where: str | None
+) -> TensorSharding:
+    """Of this attribute MLIR knows nothing, so that nobody has checked it."""
+    return annotations.decode(attrs[ASKED], where)[0].check(type.rank, where)
 
 
 def _read_special(op: Op, annotations: _Annotations, shardings: Shardings) -> None:

@@ -3,27 +3,32 @@ the boundary are made even, and everything is closed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import gcd
 from typing import Any
 
 from .dataflow import remove_manual
 from .model import AxisRef, DimSharding, TensorSharding
-from .program import Block, Edits, Op, Program, Value, replace_all_uses
+from .program import Block, Edits, Func, Op, Program, Value, replace_all_uses
 from .purity import is_removable
 from .sdy_text import AxisText, axes_in
 from .shardings import Shardings, map_shardings
 
 __all__ = [
+    "asked_at_boundary",
     "close_shardings",
     "constraints_to_reshards",
     "even_boundaries",
     "evenly_sharded",
     "merge_constants",
+    "note_cut",
     "remove_groups",
     "remove_unused",
     "simplify_reductions",
     "whole_axes_at_boundary",
 ]
+
+Asked = Mapping[Value | tuple[Func, int], TensorSharding]
 
 
 def merge_constants(program: Program, shardings: Shardings) -> None:
@@ -124,6 +129,25 @@ def even_boundaries(program: Program, shardings: Shardings, uneven_main: bool = 
                 _even(value, shardings)
         elif op.name == "sdy.manual_computation":
             _even_manual(op, shardings)
+
+
+def asked_at_boundary(program: Program, shardings: Shardings) -> Asked:
+    """What is asked for arguments and results of the entry function."""
+    main = program.main
+    found: dict[Value | tuple[Func, int], TensorSharding]
+    found = {v: s for v in main.args if (s := shardings.get(v)) is not None}
+    found.update(((main, i), s) for i, s in enumerate(shardings.results[main]) if s is not None)
+    return found | shardings.asked
+
+
+def note_cut(program: Program, shardings: Shardings, asked: Asked) -> None:
+    """Keeps of what was asked what was cut, for those who read what is written."""
+    results = shardings.results[program.main]
+    shardings.asked = {}
+    for place, said in asked.items():
+        now = shardings.get(place) if isinstance(place, Value) else results[place[1]]
+        if now is not None and not now.begins_with(said):
+            shardings.asked[place] = said
 
 
 def _even(value: Value, shardings: Shardings) -> None:

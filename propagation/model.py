@@ -268,6 +268,10 @@ class TensorSharding(Interned):
             raise errors.RankMismatchError(f"{self.to_text()} has rank {self.rank}, the value has shape {shape}")
         return tuple(-(-n // d.factor) for n, d in zip(shape, self.dims))
 
+    def begins_with(self, other: TensorSharding) -> bool:
+        """Whether each dimension is split over the axes of `other`, and perhaps over more behind them."""
+        return all(own.axes[: len(d.axes)] == d.axes for own, d in zip(self.dims, other.dims))
+
     def closed(self) -> TensorSharding:
         """The same axes, no dimension open, no priorities, no explicitly replicated axes."""
         dims = tuple(DimSharding(d.axes) for d in self.dims)

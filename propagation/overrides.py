@@ -13,7 +13,7 @@ from .model import AxisRef, DimSharding, Mesh, TensorSharding
 from .shardings import Shardings, map_shardings
 from .write import write
 
-__all__ = ["ArgumentAxes", "annotating", "overridden", "set_argument"]
+__all__ = ["ArgumentAxes", "annotating", "overridden", "set_argument", "set_returned"]
 
 # Per dimension the axes that split it, from major to minor.
 ArgumentAxes = Sequence[Sequence[str]]
@@ -65,9 +65,16 @@ def set_argument(program: Program, shardings: Shardings, number: int, sharding: 
     is donated: the next run takes that as this argument. None: nothing is said."""
     main = program.main
     shardings.set(main.args[number], sharding)
+    shardings.asked.pop(main.args[number], None)
     alias = main.arg_attrs[number].get("tf.aliasing_output")
     if alias is not None:
-        shardings.results[main][ir.IntegerAttr(alias).value] = sharding
+        set_returned(program, shardings, ir.IntegerAttr(alias).value, sharding)
+
+
+def set_returned(program: Program, shardings: Shardings, number: int, sharding: TensorSharding | None) -> None:
+    """Gives a result of the entry function a sharding in place of its own. None: nothing is said."""
+    shardings.results[program.main][number] = sharding
+    shardings.asked.pop((program.main, number), None)
 
 
 def _mesh(program: Program, shardings: Shardings, wanted: Mapping[str, int] | None) -> Mesh:

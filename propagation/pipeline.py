@@ -324,6 +324,7 @@ def _run_stage(
         write_rules(run)
     else:
         run_import(run)
+        asked = exporting.asked_at_boundary(program, run.shardings) if stage in ("closed", "pipeline") else {}
         if stage != "import":
             run_prepare(run)
         if stage not in ("import", "inlined"):
@@ -331,6 +332,7 @@ def _run_stage(
             run_export(run)
         if stage in ("closed", "pipeline"):
             run_close(run)
+            exporting.note_cut(program, run.shardings, {} if options.shardy_faults else asked)
         if stage == "pipeline":
             run_reshards(run, full=False)
     return run

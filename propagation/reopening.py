@@ -17,6 +17,7 @@ and constraints alone, the rest is its own and says nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +32,10 @@ from .program import read
 from .propagated import Propagated, run
 from .shardings import Shardings
 
-__all__ = ["Reading", "decided", "opening", "run_opened"]
+__all__ = ["Reading", "decided", "opening", "reading_of", "run_opened"]
 
 Module = str | bytes | ir.Module
+Dims = tuple[DimSharding, ...]
 _KEY = "sdy.sharding"
 
 
@@ -63,15 +65,25 @@ def run_opened(module: Module, annotate: Edit | None = None, xla_order: bool = F
     known = _said(module, annotate, given.get("file"))
     for order in (xla_order, not xla_order):
         again = Reading(one_after_other(opening, annotate), order).run(module, **given)
-        if decided(again.program, again.shardings) == known:
+        if _is_said(again, known):
             return again
     return first
 
 
+def reading_of(module: Module, xla_order: bool = False) -> Reading:
+    """How a module is read as `run_opened` reads it, for who changes what it says and propagates it many times. It is
+    propagated for that only if operations say something. Raises what `run` raises."""
+    if not any(_says(op) for op in read(module).ops()):
+        return Reading(None, xla_order)
+    return Reading.of(run_opened(module, xla_order=xla_order))
+
+
 def opening(program: Program, shardings: Shardings) -> None:
     """Leaves to propagation what operations and functions other than the entry say; constraints, reshards and manual
-    computations keep theirs, and so does what a reshard leaves as it is: that was a constraint, which asked for it. For
-    `annotate` of `run`."""
+    computations keep theirs, and so does what a reshard leaves as it is: that was a constraint, which asked for it.
+    Arguments and results of the entry function say again what was asked for them before it was cut. For `annotate` of
+    `run`."""
+    _ask_again(program, shardings)
     for func in program.funcs.values():
         if func is program.main:
             continue
@@ -87,14 +99,23 @@ def opening(program: Program, shardings: Shardings) -> None:
                 shardings.set(value, None)
 
 
+def _ask_again(program: Program, shardings: Shardings) -> None:
+    for place, said in shardings.asked.items():
+        if isinstance(place, Value):
+            shardings.set(place, said)
+        elif place[0] is program.main:
+            shardings.results[program.main][place[1]] = said
+
+
 def decided(program: Program, shardings: Shardings) -> list[tuple[Any, ...]]:
     """Operations with the shardings of their results; what is replicated counts as not said."""
 
-    def said(value: Value) -> tuple[DimSharding, ...] | None:
-        sharding = shardings.get(value)
-        return None if sharding is None or sharding.is_fully_replicated else sharding.dims
+    return [(op.name, [_split(shardings, r) for r in op.results]) for op in program.ops()]
 
-    return [(op.name, [said(r) for r in op.results]) for op in program.ops()]
+
+def _split(shardings: Shardings, value: Value) -> Dims | None:
+    sharding = shardings.get(value)
+    return None if sharding is None or sharding.is_fully_replicated else sharding.dims
 
 
 def _is_kept(value: Value, shardings: Shardings) -> bool:
@@ -103,12 +124,19 @@ def _is_kept(value: Value, shardings: Shardings) -> bool:
     return any(shardings.get(op.result) == shardings.get(value) for op in reshards)
 
 
-def _said(module: Module, annotate: Edit | None, file: str | None) -> list[tuple[Any, ...]]:
-    """What a module says, as it was read: propagating it may add reshards to what is written."""
+def _said(module: Module, annotate: Edit | None, file: str | None) -> list[Dims | None]:
+    """What a module says of each of its values, as it was read: propagating it may add reshards to what is written."""
     program = read(module, file)
     shardings = read_shardings(program)
     one_after_other(annotate)(program, shardings)
-    return decided(program, shardings)
+    return [_split(shardings, value) for value in program.values]
+
+
+def _is_said(again: Propagated, known: Sequence[Dims | None]) -> bool:
+    """Whether a module that was propagated once more has the shardings that it says, in all operations that are left:
+    those that nobody reads are gone."""
+    results = (value for op in again.program.ops() for value in op.results if value.index < len(known))
+    return all(_split(again.shardings, value) == known[value.index] for value in results)
 
 
 def _says(op: Op) -> bool:

@@ -12,15 +12,21 @@ __all__ = ["Shardings", "map_shardings", "set_result"]
 
 
 class Shardings:
-    """The sharding of each value (by index; None: none yet) and of each function result."""
+    """The sharding of each value (by index; None: none yet) and of each function result.
 
-    __slots__ = ("results", "table")
+    `asked` is what arguments and results (function, number) of the entry function are annotated with where in the end
+    they have less of it, because it does not divide them or is a part of an axis: inside it was propagated as it is.
+    """
+
+    __slots__ = ("asked", "results", "table")
     table: list[TensorSharding | None]
     results: dict[Func, list[TensorSharding | None]]
+    asked: dict[Value | tuple[Func, int], TensorSharding]
 
     def __init__(self, program: Program):
         self.table = [None] * len(program.values)
         self.results = {}
+        self.asked = {}
 
     def get(self, value: Value) -> TensorSharding | None:
         """The sharding of a value; None if nothing was said about it."""
@@ -41,6 +47,7 @@ class Shardings:
         new = Shardings.__new__(Shardings)
         new.table = self.table[:]
         new.results = {f: list(r) for f, r in self.results.items()}
+        new.asked = dict(self.asked)
         return new
 
 
@@ -75,6 +82,7 @@ def map_shardings(program: Program, shardings: Shardings, change: Callable[[Tens
     shardings.table[:] = [changed(s) for s in shardings.table]
     for results in shardings.results.values():
         results[:] = [changed(s) for s in results]
+    shardings.asked = {place: change(s) for place, s in shardings.asked.items()}
     if program.names.isdisjoint(("sdy.manual_computation", "sdy.named_computation")):
         return
     for op in program.ops():

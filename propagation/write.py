@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from jaxlib.mlir import ir
 
-from .annotations import WITH_IN_SHARDINGS
+from .annotations import ASKED, WITH_IN_SHARDINGS
 from .heuristics import NAMED_ATTRIBUTE_CHARACTERS, REMEMBERED_ATTRIBUTE_NAMES
 from .locations import argument_locations
 from .model import Mesh, TensorSharding
@@ -93,8 +93,11 @@ class _Writer:
 
     def _func(self, func: Func) -> str:
         results = self.shardings.results[func]
-        arg_attrs = [self._with_sharding(a, self.shardings.get(v)) for a, v in zip(func.arg_attrs, func.args)]
-        result_attrs = [self._with_sharding(a, s) for a, s in zip(func.result_attrs, results)]
+        asked = self.shardings.asked.get
+        arg_attrs = [self._with_sharding(a, self.shardings.get(v), asked(v)) for a, v in zip(func.arg_attrs, func.args)]
+        result_attrs = [
+            self._with_sharding(a, s, asked((func, i))) for i, (a, s) in enumerate(zip(func.result_attrs, results))
+        ]
         ins = ", ".join(v.type.text for v in func.args)
         outs = ", ".join(t.text for t in func.result_types)
         attrs = [f"sym_name = {quote(func.name)}", f"function_type = ({ins}) -> ({outs})"]
@@ -110,11 +113,12 @@ class _Writer:
         body = self._block(func.body) + (f") {{{others}}}" if others else ")")
         return f'"func.func"() <{{{", ".join(attrs)}}}> ({body} : () -> (){self._location(func.loc)}'
 
-    def _with_sharding(self, attrs: dict[str, ir.Attribute], sharding: TensorSharding | None) -> str:
-        text = self._dict({k: v for k, v in attrs.items() if k != "sdy.sharding"})
-        if sharding is None:
-            return text
-        return (text + ", " if text else "") + f"sdy.sharding = {sharding.to_text()}"
+    def _with_sharding(
+        self, attrs: dict[str, ir.Attribute], sharding: TensorSharding | None, asked: TensorSharding | None
+    ) -> str:
+        text = self._dict({k: v for k, v in attrs.items() if k not in ("sdy.sharding", ASKED)})
+        said = (("sdy.sharding", sharding), (ASKED, asked))
+        return ", ".join([*([text] if text else []), *(f"{k} = {s.to_text()}" for k, s in said if s is not None)])
 
     def _name(self, value: Value) -> str:
         return self.names[value]

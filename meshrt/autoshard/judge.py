@@ -26,6 +26,7 @@ from meshrt.pipeline.names import argument_names
 from propagation.correspondence import dimension_classes
 from propagation.errors import PropagationError
 from propagation.overrides import annotating
+from propagation.reopening import Reading, reading_of
 
 __all__ = ["described", "judge"]
 
@@ -35,6 +36,9 @@ Module = str | bytes
 # with Python's 700, and the process no more memory.
 GARBAGE_OBJECTS = 200_000
 
+# A module is read as it stands, in the order in which XLA decides.
+PLAIN = Reading(None, xla_order=True)
+
 
 def judge(
     module: Module,
@@ -42,12 +46,14 @@ def judge(
     arguments: Sequence[Any] | None,
     topology: Topology | None,
     is_first: bool = False,
+    reading: Reading = PLAIN,
 ) -> Figures:
     """The figures of a module whose arguments have these axes; None: those that it says itself. At a first look
-    no other layouts of what lies inside are compared: that takes half as long, and the figures are at best as good."""
+    no other layouts of what lies inside are compared: that takes half as long, and the figures are at best as good.
+    `reading` leaves out what propagation wrote into the module, which would hold for all candidates otherwise."""
     annotate = None if arguments is None else annotating(mesh, arguments)
     try:
-        decided = propagation.run(module, annotate=annotate, xla_order=True)
+        decided = reading.run(module, annotate)
         made = partition_foreign(decided, topology, compare=not is_first)
     except (PropagationError, CollectivesError) as e:
         return impossible(str(e))
@@ -96,6 +102,7 @@ def main() -> None:
         module = data if data.startswith(b"ML\xefR") else data.decode()
         # What does not fit is judged as well: the search is told how far it is from fitting.
         topology = replace(load(options["topology"]), memory=None) if options["topology"] else None
+        reading = reading_of(module, PLAIN.xla_order)
         answer(described(module) if options["describe"] else {})
         # Of what stays nothing is looked through again; what a candidate leaves is, when there is much of it.
         gc.collect()
@@ -106,7 +113,7 @@ def main() -> None:
         os._exit(0)
     for line in given:
         asked = json.loads(line)
-        answer(asdict(judge(module, asked["mesh"], asked["arguments"], topology, asked["is_first"])))
+        answer(asdict(judge(module, asked["mesh"], asked["arguments"], topology, asked["is_first"], reading)))
     os._exit(0)  # nothing to tear down
 
 

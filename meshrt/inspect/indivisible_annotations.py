@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from collectives.cost import item_bytes
 from meshrt.inspect.model import FindingRow
 from propagation import Propagated
-from propagation.annotations import parse_sharding
 from propagation.model import TensorSharding
-from propagation.program import TensorType, source
+from propagation.program import OtherType, TensorType, source
 from propagation.replicas import replicas_of
 
 __all__ = ["Cut", "replicas_finding", "undivided", "undivided_annotations"]
@@ -58,23 +57,23 @@ def replicas_finding(propagated: Propagated) -> tuple[FindingRow, ...]:
 def undivided(propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]) -> list[Cut]:
     """Each dimension of an argument or result that is annotated with axes that do not divide it."""
     main, shardings = propagated.program.main, propagated.shardings
-    arguments = (arg_names, [a.type for a in main.args], main.arg_attrs, [shardings.get(a) for a in main.args])
-    results = (result_names, main.result_types, main.result_attrs, shardings.results[main])
+    where = source(main)
     found: list[Cut] = []
-    sides: tuple[tuple[Literal["argument", "result"], Any], ...] = (("argument", arguments), ("result", results))
-    for side, (names, types, dicts, decided) in sides:
-        for number, (name, kind, attrs, sharding) in enumerate(zip(names, types, dicts, decided)):
-            asked: Any = attrs.get("sdy.sharding")
-            if asked is not None and sharding is not None and isinstance(kind, TensorType) and kind.is_static:
-                said = parse_sharding(str(asked), propagated.program.meshes)
-                found += _cut(side, number, name, kind, said, sharding, source(main))
+    for number, (name, value) in enumerate(zip(arg_names, main.args)):
+        said, sharding = shardings.asked.get(value), shardings.get(value)
+        found += _cut("argument", number, name, value.type, said, sharding, where)
+    for number, (name, kind, sharding) in enumerate(zip(result_names, main.result_types, shardings.results[main])):
+        said = shardings.asked.get((main, number))
+        found += _cut("result", number, name, kind, said, sharding, where)
     return found
 
 
 def _cut(
-    side: Literal["argument", "result"], number: int, name: str, kind: TensorType, said: TensorSharding,
-    sharding: TensorSharding, where: str | None,
+    side: Literal["argument", "result"], number: int, name: str, kind: TensorType | OtherType,
+    said: TensorSharding | None, sharding: TensorSharding | None, where: str | None,
 ) -> Iterator[Cut]:  # fmt: skip
+    if said is None or sharding is None or not isinstance(kind, TensorType):
+        return
     held = kind.size * item_bytes(kind.dtype)
     for d, (size, asked, got) in enumerate(zip(kind.shape, said.dims, sharding.dims)):
         if got.factor < asked.factor and size % asked.factor:

@@ -6,8 +6,12 @@ import pytest
 
 import collectives
 import propagation
+from propagation import reopening
 from propagation.annotation_sites import one_after_other
-from propagation.reopening import Reading, decided, run_opened
+from propagation.errors import PropagationError
+from propagation.model import TensorSharding
+from propagation.overrides import set_argument
+from propagation.reopening import Reading, decided, reading_of, run_opened
 from tests.collectives.test_alternatives import case
 
 HEAD = 'sdy.mesh @mesh = <["x"=4, "y"=2]>\n'
@@ -80,3 +84,56 @@ def test_a_reading_is_repeated_with_changes():
     assert reading.run(closed, drop).result_shardings == [None]
     assert propagation.run(closed, annotate=drop).result_shardings != [None]
     assert one_after_other(None, None)(None, None) is None
+
+
+# Six rows over four devices: inside the two that are left of "x" are split, the argument is cut to what divides.
+CUT = """sdy.mesh @twin = <["x"=4, "y"=2]>
+sdy.mesh @mesh = <["x"=4, "y"=2]>
+func.func @main(%x: tensor<6x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<6x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}, tensor<6x8xf32>) {
+  %0 = stablehlo.tanh %x : tensor<6x8xf32>
+  %1 = stablehlo.sine %0 : tensor<6x8xf32>
+  return %0, %1 : tensor<6x8xf32>, tensor<6x8xf32> }"""
+
+
+def test_what_was_asked_for_a_boundary_that_it_does_not_divide_is_read_again():
+    first = propagation.run(CUT)
+    text = first.as_text()
+    assert text.count("propagation.asked") == 1  # of the argument: "y" divides
+    again = run_opened(text)
+    assert len(again.log) and said(again) == said(first) and again.arg_shardings == first.arg_shardings
+    assert collectives.partition(again).plan.bytes == collectives.partition(first).plan.bytes
+    assert again.as_text() == text and propagation.run(text).as_text() == text
+    assert "propagation.asked" not in str(collectives.partition(again).module)
+
+
+def test_what_is_said_instead_of_what_was_cut_holds():
+    text = propagation.run(CUT).as_text()
+    opened = run_opened(text)
+    (place,) = opened.shardings.asked
+    assert place is opened.program.main.args[0]
+    whole = TensorSharding.replicated_on(opened.arg_shardings[0].mesh, 2)
+    again = Reading.of(opened).run(text, lambda *of: set_argument(*of, 0, whole))
+    assert again.arg_shardings == [whole] and place.number == 0 and not again.shardings.asked
+
+
+@pytest.mark.parametrize("asked", ['#sdy.sharding<@mesh, [{"x"}]>', "#sdy.sharding<@no, [{}, {}]>", "3 : i32"])
+def test_a_mark_that_somebody_else_wrote_is_checked(asked):
+    text = LINE.replace("{sdy.sharding", "{propagation.asked = " + asked + ", sdy.sharding")
+    with pytest.raises(PropagationError):
+        propagation.run(text)
+
+
+def test_operations_that_nobody_reads_may_be_gone():
+    constraint = '  %1 = sdy.sharding_constraint %x <@mesh, [{}, {"y"}]> : tensor<8x8xf32>\n  return'
+    first = propagation.run(LINE.replace("  return", constraint))
+    again = run_opened(first.as_text())
+    assert len(said(first)) > len(said(again)) and len(again.log)
+    assert [s for s in said(first) if s[0] == "stablehlo.tanh"] == [s for s in said(again) if s[0] == "stablehlo.tanh"]
+
+
+def test_a_reading_is_found_without_propagating_what_says_nothing(monkeypatch):
+    closed = propagation.run(LINE).as_text()
+    assert reading_of(closed, True).annotate is not None
+    monkeypatch.setattr(reopening, "run_opened", None)
+    assert reading_of(LINE, True) == Reading(None, True)

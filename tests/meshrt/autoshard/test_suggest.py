@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+import propagation
 from collectives.topology import load
 from meshrt.autoshard.figures import Figures, subject_of
 from meshrt.autoshard.judge import described, judge
@@ -25,6 +26,8 @@ from meshrt.autoshard.target import bytes_of
 from meshrt.cli.main import main
 from meshrt.errors import InspectError
 from propagation.correspondence import ArgumentDim, DimensionClass
+from propagation.reopening import reading_of
+from tests.collectives.test_alternatives import case
 
 # Two layers, tanh(tanh(x @ w0) @ w1), and the sum of their squares: f32[B, 64], f32[64, 256], f32[256, 64].
 LAYERS = """
@@ -163,6 +166,13 @@ def test_a_module_is_described() -> None:
     assert [a.name for a in subject.arguments] == ["x", "layers[0]['w']", "layers[1]['w']"]
     assert subject.mesh is None and subject.axes == (None, None, None)
     assert len(subject.classes) == 4
+
+
+def test_what_propagation_wrote_is_no_annotation_to_a_judge() -> None:
+    text = case().text
+    closed = propagation.run(text, xla_order=True).as_text()
+    sent = lambda module, **given: judge(module, None, None, None, **given).bytes
+    assert sent(closed, reading=reading_of(closed, True)) == sent(text) < sent(closed)
 
 
 def test_what_does_not_fit_is_not_suggested() -> None:

@@ -121,6 +121,18 @@ def test_each_rule_finds_what_it_is_about(case):
         assert after.peak_after < after.peak_before
 
 
+def test_what_a_constraint_holds_whole_is_asked_for():
+    def program(x):
+        whole = at(jnp.tanh(x))
+        return (
+            at(jnp.cumsum(x, 0), ("data", "model")), at(jnp.cumsum(whole, 0), "data", "model"),
+            jnp.concatenate([whole, x], 0),
+        )  # fmt: skip
+
+    found = linted(program, held((96, 64)))
+    assert [r.rule for r in found.lint] == ["conflict"]
+
+
 def test_a_constraint_that_is_not_kept_is_no_constraint_that_propagation_finds():
     texts = {r.remedy.text: r.message for r in linted(turned_and_back, X).lint if r.rule == "redundant"}
     (turned,) = [m for text, m in texts.items() if 'P(None, "data")' in text]

@@ -51,8 +51,13 @@ def _arguments(subject: Subject, peak: float) -> Iterator[Hit]:
 
 
 def _inside(subject: Subject) -> Iterator[Hit]:
-    """Values that operations make whole though what they make them of is split, because something stopped the axes."""
+    """Values that operations make whole though what they make them of is split, because something stopped the axes.
+    Where a constraint holds a dimension whole, somebody asked for that."""
     main = subject.program.main
+    held = {
+        (s.number, d) for s in subject.said if s.kind in ("constraint", "value")
+        for d, dim in enumerate(s.sharding.dims) if not dim.is_open
+    }  # fmt: skip
     for missing in subject.propagated.missing():
         value, other = missing.value, subject.propagated.sharding(missing.operand)
         own = subject.propagated.sharding(value)
@@ -63,6 +68,7 @@ def _inside(subject: Subject) -> Iterator[Hit]:
             or other is None
             or not is_whole
             or value.argument_of is main
+            or (value.index, missing.dim) in held
         ):
             continue
         axes = other.dims[missing.other_dim].axes
