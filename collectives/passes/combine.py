@@ -20,6 +20,7 @@ from typing import Any
 from ..heuristics import (
     COMBINED_GROWTH_SHARE,
     COMBINED_LATENCIES,
+    MESSAGE_BYTES,
     PACKED_ALWAYS_BYTES,
     PACKED_BYTES,
     PACKED_NEED_SHARE,
@@ -30,7 +31,7 @@ from ..ir.program import LocalFunction, LocalOp, Region
 from ..ir.walker import contract, effects, inputs, walk
 from ..machine import Machine, ref_bytes
 from ..reshard.realise import Realiser
-from .memory import Lives, boundary
+from .memory import Lives, Room, boundary
 from .packing import abreast, groups_of, one_reducer, pack
 
 __all__ = ["combine"]
@@ -51,6 +52,21 @@ class _Memory:
         self._lives = Lives(functions)
         self._peaks: dict[Region, float] = {}
         self._bounds: dict[Region, tuple[float, float]] = {}
+        self._functions = functions
+        self._room: Room | None = None
+
+    def has_room(self, group: list[LocalOp]) -> bool:
+        """Whether packed copies of what a group sends and receives fit beside what lives while its members run: the
+        peak may grow by what is negligible, and by the bytes that the messages saved are worth. Members are those of
+        the function before it was changed."""
+        negligible = COMBINED_GROWTH_SHARE * boundary(self.function)
+        copies = sum(ref_bytes(r) for item in group for r in (*item.operands, *item.results))
+        more = copies - MESSAGE_BYTES * (len(group) - 1)
+        if more <= negligible:
+            return True
+        if self._room is None:
+            self._room = Room(self.function, self._functions, negligible)
+        return more <= min(map(self._room.at, group))
 
     def peak(self, region: Region) -> float:
         """The most bytes that live at once in a region."""
@@ -108,7 +124,7 @@ def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Ma
             between = slice(places[0], places[-1] + 1)
             groups = _groups(region.items[between], wanted, machine)
             if not machine.chosen:
-                groups = _fitting(groups, memory)
+                groups = _roomy(_fitting(groups, memory), memory)
             if groups:
                 of = {item: g for g in groups for item in g}
                 as_one = contract(region.items[between], of, list)  # members side by side
@@ -153,6 +169,21 @@ def _fitting(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]
     if least < most and parts != [_parts(g, within(most)) for g in groups]:
         parts = [_parts(g, within(memory.peak(region))) for g in groups]
     return [part for found in parts for part in found if len(part) > 1]
+
+
+def _roomy(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]]:
+    """The groups, or parts of them, for whose packed copies there is room where their members run."""
+    out: list[list[LocalOp]] = []
+    for group in groups:
+        part = group[:1]
+        for item in group[1:]:
+            if memory.has_room([*part, item]):
+                part.append(item)
+                continue
+            out.append(part)
+            part = [item]
+        out.append(part)
+    return [part for part in out if len(part) > 1]
 
 
 def _parts(group: list[LocalOp], bound: float) -> list[list[LocalOp]]:
