@@ -55,18 +55,12 @@ class _Memory:
         self._functions = functions
         self._room: Room | None = None
 
-    def has_room(self, group: list[LocalOp]) -> bool:
-        """Whether packed copies of what a group sends and receives fit beside what lives while its members run: the
-        peak may grow by what is negligible, and by the bytes that the messages saved are worth. Members are those of
-        the function before it was changed."""
-        negligible = COMBINED_GROWTH_SHARE * boundary(self.function)
-        copies = sum(ref_bytes(r) for item in group for r in (*item.operands, *item.results))
-        more = copies - MESSAGE_BYTES * (len(group) - 1)
-        if more <= negligible:
-            return True
+    def room_at(self, item: LocalOp, negligible: float) -> float:
+        """Bytes that are free while an item of the function before it was changed runs, if its peak may be higher by
+        what is negligible."""
         if self._room is None:
             self._room = Room(self.function, self._functions, negligible)
-        return more <= min(map(self._room.at, group))
+        return self._room.at(item)
 
     def peak(self, region: Region) -> float:
         """The most bytes that live at once in a region."""
@@ -172,16 +166,24 @@ def _fitting(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]
 
 
 def _roomy(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]]:
-    """The groups, or parts of them, for whose packed copies there is room where their members run."""
+    """The groups, or parts of them, whose packed copies of what is sent and received fit beside what lives while their
+    members run: the peak may grow by what is negligible, and by the bytes that the messages saved are worth."""
+    negligible = COMBINED_GROWTH_SHARE * boundary(memory.function)
     out: list[list[LocalOp]] = []
     for group in groups:
-        part = group[:1]
-        for item in group[1:]:
-            if memory.has_room([*part, item]):
-                part.append(item)
-                continue
-            out.append(part)
-            part = [item]
+        sizes = [sum(map(ref_bytes, (*item.operands, *item.results))) for item in group]
+        if sum(sizes) - MESSAGE_BYTES * (len(group) - 1) <= negligible:
+            out.append(group)
+            continue
+        part: list[LocalOp] = []
+        copies, room = 0.0, math.inf
+        for item, size in zip(group, sizes):
+            free = memory.room_at(item, negligible)
+            if part and copies + size - MESSAGE_BYTES * len(part) > min(room, free):
+                out.append(part)
+                part, copies, room = [], 0.0, math.inf
+            part.append(item)
+            copies, room = copies + size, min(room, free)
         out.append(part)
     return [part for part in out if len(part) > 1]
 
