@@ -142,7 +142,8 @@ class _Contest:
     def _is_better(self, other: PartitionedProgram) -> tuple[bool, float | None]:
         """Whether a program is to be taken in place of the best, and what it holds if that was asked: what does not fit
         gives way to what does, what certainly does not to what may, and else to what holds less; among those that fit
-        the cheaper one is taken."""
+        the cheaper one is taken. Where nobody said what fits, it may hold more by a share, and by little as far as it
+        sends less."""
         weigh = lambda p: p.plan.price(MESSAGE_BYTES) if self.given is None else p.plan.seconds
         cheaper = weigh(other) < ALTERNATIVE_SHARE * weigh(self.best)
         if self.best.exceeds_memory:
@@ -153,8 +154,17 @@ class _Contest:
         if not cheaper:
             return False, None
         held, before, share = other.memory.peak, self.first.memory.peak, self.options.memory_growth
-        growth = max(MEMORY_GROWTH_BYTES, share * before) if share else 0.0
+        growth = share * before + _worth(self.first, other) if share else 0.0
         return held <= before + growth and not other.exceeds_memory, held
+
+
+def _worth(first: PartitionedProgram, other: PartitionedProgram) -> float:
+    """Bytes of memory that are paid with those that another program does not send: what the first one holds, times the
+    share by which it sends more; never much. Fewer messages of as many bytes pay none."""
+    sent, before = other.plan.bytes, first.memory.peak
+    if sent <= 0.0:
+        return MEMORY_GROWTH_BYTES
+    return min(MEMORY_GROWTH_BYTES, max(0.0, (first.plan.bytes - sent) / sent * before))
 
 
 def _sent_over(made: PartitionedProgram) -> dict[str, float]:

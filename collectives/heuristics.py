@@ -134,7 +134,7 @@ USABLE_MEMORY_SHARE = 0.92
 # default of the option `memory_growth`. Chosen, not measured.
 MEMORY_GROWTH_SHARE = 0.25
 
-# Bytes by which they may raise it in any case. Chosen, not measured.
+# Bytes by which they may raise it in any case, and whole alternatives as far as they send less. Chosen, not measured.
 MEMORY_GROWTH_BYTES = float(1 << 20)
 
 # -- passes: combine.py ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from typing import Any
 from ..heuristics import (
     COMBINED_GROWTH_SHARE,
     COMBINED_LATENCIES,
+    MESSAGE_BYTES,
     PACKED_ALWAYS_BYTES,
     PACKED_BYTES,
     PACKED_NEED_SHARE,
@@ -30,7 +31,7 @@ from ..ir.program import LocalFunction, LocalOp, Region
 from ..ir.walker import contract, effects, inputs, walk
 from ..machine import Machine, ref_bytes
 from ..reshard.realise import Realiser
-from .memory import Lives, boundary
+from .memory import Lives, Room, boundary
 from .packing import abreast, groups_of, one_reducer, pack
 
 __all__ = ["combine"]
@@ -51,6 +52,15 @@ class _Memory:
         self._lives = Lives(functions)
         self._peaks: dict[Region, float] = {}
         self._bounds: dict[Region, tuple[float, float]] = {}
+        self._functions = functions
+        self._room: Room | None = None
+
+    def room_at(self, item: LocalOp, negligible: float) -> float:
+        """Bytes that are free while an item of the function before it was changed runs, if its peak may be higher by
+        what is negligible."""
+        if self._room is None:
+            self._room = Room(self.function, self._functions, negligible)
+        return self._room.at(item)
 
     def peak(self, region: Region) -> float:
         """The most bytes that live at once in a region."""
@@ -108,7 +118,7 @@ def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Ma
             between = slice(places[0], places[-1] + 1)
             groups = _groups(region.items[between], wanted, machine)
             if not machine.chosen:
-                groups = _fitting(groups, memory)
+                groups = _roomy(_fitting(groups, memory), memory)
             if groups:
                 of = {item: g for g in groups for item in g}
                 as_one = contract(region.items[between], of, list)  # members side by side
@@ -153,6 +163,29 @@ def _fitting(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]
     if least < most and parts != [_parts(g, within(most)) for g in groups]:
         parts = [_parts(g, within(memory.peak(region))) for g in groups]
     return [part for found in parts for part in found if len(part) > 1]
+
+
+def _roomy(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]]:
+    """The groups, or parts of them, whose packed copies of what is sent and received fit beside what lives while their
+    members run: the peak may grow by what is negligible, and by the bytes that the messages saved are worth."""
+    negligible = COMBINED_GROWTH_SHARE * boundary(memory.function)
+    out: list[list[LocalOp]] = []
+    for group in groups:
+        sizes = [sum(map(ref_bytes, (*item.operands, *item.results))) for item in group]
+        if sum(sizes) - MESSAGE_BYTES * (len(group) - 1) <= negligible:
+            out.append(group)
+            continue
+        part: list[LocalOp] = []
+        copies, room = 0.0, math.inf
+        for item, size in zip(group, sizes):
+            free = memory.room_at(item, negligible)
+            if part and copies + size - MESSAGE_BYTES * len(part) > min(room, free):
+                out.append(part)
+                part, copies, room = [], 0.0, math.inf
+            part.append(item)
+            copies, room = copies + size, min(room, free)
+        out.append(part)
+    return [part for part in out if len(part) > 1]
 
 
 def _parts(group: list[LocalOp], bound: float) -> list[list[LocalOp]]:

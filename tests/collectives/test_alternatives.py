@@ -115,6 +115,18 @@ def test_what_holds_much_more_is_not_taken(monkeypatch):
     assert (first.peak, other.peak) == (1e8, 2e8) and other.bytes < first.bytes
 
 
+@pytest.mark.parametrize(("more", "is_taken"), [(0.2, True), (0.5, False)])
+def test_little_memory_is_paid_with_bytes_that_are_not_sent(monkeypatch, more, is_taken):
+    """A small program may hold more by the share by which it sends less, and by a quarter."""
+    propagated = propagation.run(case().text)
+    first, other = collectives.partition(propagated).plan.alternatives
+    factor = first.bytes / other.bytes + more
+    held = lambda p: SimpleNamespace(peak=1e4 * (factor if any(e.round[0] for e in p.propagated.log.events) else 1))
+    monkeypatch.setattr(collectives.module.PartitionedProgram, "memory", property(held))
+    again = collectives.partition(propagated).plan.alternatives
+    assert [a.taken for a in again] == [not is_taken, is_taken]
+
+
 def test_alternatives_that_cannot_be_partitioned_are_told(monkeypatch):
     from collectives import alternatives
 

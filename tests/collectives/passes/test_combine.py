@@ -37,6 +37,14 @@ def both(case: Case, **options):
     return plans
 
 
+def large(table):
+    """A sum that needs a whole matrix on each device: beside its peak there is room for packed copies elsewhere."""
+    return jnp.sum(jnp.tanh(table @ table))
+
+
+TABLE = normal(96, 96) / 96
+
+
 def sums(constrain):
     return lambda x: (jnp.sum(x, 0), jnp.max(x, 0), jnp.sum(x * x, (0, 1)), jnp.sum(x[:, :3].astype(jnp.int32), 0))
 
@@ -57,16 +65,16 @@ def test_sums_of_one_type_and_kind_become_one_and_keep_their_origins():
 
 def test_each_kind_of_collective_is_packed():
     def build(constrain):
-        def f(a, b, c, d):
+        def f(a, b, c, d, table):
             gathers = constrain(jnp.sin(a), None, None), constrain(jnp.cos(b), None, None, None)
             moves = constrain(jnp.tan(a), None, "x"), constrain(jnp.exp(b), None, None, "x")
-            return gathers, moves, (jnp.roll(c, 1, 0), jnp.roll(d, 1, 0))
+            return gathers, moves, (jnp.roll(c, 1, 0), jnp.roll(d, 1, 0)), large(table)
 
         return f
 
-    args = (normal(16, 8), normal(8, 3, 8), normal(16), normal(24, 5))
-    ins = (P("x", None), P("x", None, None), P("x"), P("x", None))
-    outs = ((P(), P()), (P(None, "x"), P(None, None, "x")), (P("x"), P("x", None)))
+    args = (normal(16, 8), normal(8, 3, 8), normal(16), normal(24, 5), TABLE)
+    ins = (P("x", None), P("x", None, None), P("x"), P("x", None), P())
+    outs = ((P(), P()), (P(None, "x"), P(None, None, "x")), (P("x"), P("x", None)), P())
     before, after = both(Case({"x": 8}, build, args, ins, outs))
     assert before.counts == {"all_gather": 2, "all_to_all": 2, "collective_permute": 2}
     assert after.counts == {"all_gather": 1, "all_to_all": 1, "collective_permute": 1}
@@ -74,22 +82,23 @@ def test_each_kind_of_collective_is_packed():
 
 def test_scattered_sums_and_gathers_along_minor_dimensions():
     def build(constrain):
-        def f(a, b, ids):
+        def f(a, b, ids, t):
             totals = [jax.ops.segment_sum(v, ids, num_segments=16) for v in (a, b)]
-            return [constrain(t, "x", None) for t in totals], [constrain(t.T * 2, "x", None) for t in (a.T, b.T)]
+            cut = [constrain(total, "x", None) for total in totals]
+            return cut, [constrain(v * 2, "x", None) for v in (a, b)], large(t)
 
         return f
 
-    args = (normal(64, 4), normal(64, 6), np.random.default_rng(0).integers(0, 16, 64).astype("int32"))
-    case = Case({"x": 8}, build, args, (P("x", None), P("x", None), P("x")), None)
+    args = (normal(64, 4), normal(64, 6), np.random.default_rng(0).integers(0, 16, 64).astype("int32"), TABLE)
+    case = Case({"x": 8}, build, args, (P("x", None), P("x", None), P("x"), P()), None)
     _, after = both(case)
     assert after.counts["reduce_scatter"] == 1
 
     def gather(constrain):
-        return lambda a, b: (constrain(a + 1, None, None), constrain(b * 2, None, None, None))
+        return lambda a, b, t: (constrain(a + 1, None, None), constrain(b * 2, None, None, None), large(t))
 
-    args = (normal(3, 16), normal(2, 8, 5))
-    before, after = both(Case({"x": 8}, gather, args, (P(None, "x"), P(None, "x", None)), (P(), P())))
+    args = (normal(3, 16), normal(2, 8, 5), TABLE)
+    before, after = both(Case({"x": 8}, gather, args, (P(None, "x"), P(None, "x", None), P()), (P(),) * 3))
     assert (len(before), len(after)) == (2, 1)
 
 
@@ -113,7 +122,7 @@ def test_what_depends_on_another_waits_and_groups_do_not_wait_for_each_other():
 
 def test_gradients_of_many_layers_go_together_and_loops_have_their_own():
     def build(constrain):
-        def f(ws, x):
+        def f(ws, x, table):
             def loss(ws):
                 h = x
                 for w in ws:
@@ -124,12 +133,13 @@ def test_gradients_of_many_layers_go_together_and_loops_have_their_own():
 
                 return jax.lax.scan(body, (0.0, 1.0), None, length=3)[0][0]
 
-            return jax.grad(loss)(ws)
+            return jax.grad(loss)(ws), large(table)
 
         return f
 
     ws = [normal(8, 8, seed=i) for i in range(6)]
-    before, after = both(Case({"x": 8}, build, (ws, normal(32, 8)), ([P()] * 6, P("x", None)), [P()] * 6))
+    ins, outs = ([P()] * 6, P("x", None), P()), ([P()] * 6, P())
+    before, after = both(Case({"x": 8}, build, (ws, normal(32, 8), TABLE), ins, outs))
     assert len(before) >= 7 and len(after) < len(before) - 4
     assert max(len(e.members) for e in after) == 6
 
@@ -185,11 +195,30 @@ def test_members_do_not_wait_where_what_waits_would_need_memory():
 
 def test_more_than_one_message_may_hold_goes_in_several():
     """Beside what the program needs, all vectors in one message would be missed, a few of them not."""
-    build = lambda constrain: lambda *vs: [jnp.sin(v) for v in vs]
+    build = lambda constrain: lambda table, *vs: [large(table), *[jnp.sin(v) for v in vs]]
     vectors = tuple(normal(512, seed=i) for i in range(12))
-    before, after = both(Case({"x": 8}, build, vectors, (P("x"),) * 12, [P()] * 12))
+    before, after = both(Case({"x": 8}, build, (TABLE, *vectors), (P(), *[P("x")] * 12), [P()] * 13))
     assert before.counts == {"all_gather": 12}
     assert after.counts == {"all_gather": 6}
+
+
+@pytest.mark.parametrize(("elements", "has_room", "messages"), [(32, False, 1), (512, False, 2), (512, True, 1)])
+def test_at_the_peak_of_memory_messages_are_saved_as_far_as_they_are_worth_it(elements, has_room, messages):
+    """Packed copies take memory of their own: beside nothing else they are the peak, unless they are tiny."""
+
+    def build(constrain):
+        return lambda a, b, t: (constrain(a + 1, None), constrain(b * 2, None), large(t) if has_room else jnp.sum(t))
+
+    case = Case({"x": 8}, build, (normal(elements), normal(elements), TABLE), (P("x"), P("x"), P()), (P(),) * 3)
+    _, after = both(case)
+    assert after.counts == {"all_gather": messages}
+    if has_room:
+        return
+    held = [
+        harness.Compiled(collectives.partition(propagation.run(case.text), combine=combine).as_text(), 8)
+        .exe.get_compiled_memory_stats().temp_size_in_bytes for combine in (False, True)
+    ]  # fmt: skip
+    assert held[1] <= held[0] + 512
 
 
 @pytest.mark.parametrize("seed", range(4))
