@@ -29,7 +29,7 @@ from meshrt import config, errors
 from meshrt.core.again import tells_more
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
-from meshrt.core.references import is_ref_type
+from meshrt.core.places import bare_types
 from meshrt.core.told import Told
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
@@ -58,6 +58,7 @@ from meshrt.pipeline.written import Written
 from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
+from meshrt.runtime.reference import places_told
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.mesh_caches import mesh_reads, note_read, recall
@@ -70,10 +71,9 @@ if TYPE_CHECKING:
 __all__ = ["Driver", "all_drivers"]
 
 
-def _trace_key(wanted: Wanted) -> TraceKey:
-    return TraceKey(
-        wanted.tree, wanted.static, tuple(wanted.avals), config.trace_key(), wanted.traced_for, within=wanted.within
-    )
+def _trace_key(wanted: Wanted, placed: bool) -> TraceKey:
+    avals = places_told(wanted.avals, wanted.arg_shardings) if placed else tuple(wanted.avals)
+    return TraceKey(wanted.tree, wanted.static, avals, config.trace_key(), wanted.traced_for, within=wanted.within)
 
 
 _log = logging.getLogger("meshrt.caches")
@@ -190,13 +190,13 @@ class Driver:
         self, leaves: Sequence[Any], tree: Any, static: Static, taken: Taken = None
     ) -> tuple[Wanted, TraceRecord]:
         """Traces for these arguments (arrays, references or ShapeDtypeStructs); where they lie counts if `taken`."""
-        placed = self.shared.places_refs  # read once: another thread may set it meanwhile
+        placed = self.shared.are_placed  # read once: another thread may set it meanwhile
         wanted = resolve(self, only(held(leaves), taken), types_of(leaves, placed), tree, static)
-        if placed or not any(map(is_ref_type, wanted.avals)):
-            return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
+        if placed:
+            return wanted, self._traced(_trace_key(wanted, True), wanted.arg_shardings)
         with tells_more():
-            return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
-        self.shared.places_refs = True  # as it was asked for
+            return wanted, self._traced(_trace_key(wanted, False), wanted.arg_shardings)
+        self.shared.are_placed = True  # as it was asked for
         return self.begin(leaves, tree, static, taken)
 
     def staged(self, leaves: Sequence[Any], tree: Any, static: Static, *, ahead: bool = False) -> Staged:
@@ -211,7 +211,7 @@ class Driver:
 
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
-        key, tree, static = _trace_key(wanted), wanted.tree, wanted.static
+        key, tree, static = _trace_key(wanted, False), wanted.tree, wanted.static
         places = self.places.get(record)
         if places is None:
             places = self.places[record] = placements_of(record.live)
@@ -313,14 +313,14 @@ class Driver:
         return anyhow(lambda leaves: self._explained(key, leaves, tree, static), leaves)
 
     def _explained(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
-        wanted = resolve(self, leaves, types_of(leaves, self.shared.places_refs), tree, static)
+        wanted = resolve(self, leaves, types_of(leaves, self.shared.are_placed), tree, static)
         first, devices = self._layer(wanted, leaves)
         layer = None if first == "dispatch" and key in self.calls else first
-        return self._miss(layer, self._call(_trace_key(wanted), wanted.arg_shardings, devices, leaves))
+        return self._miss(layer, self._call(_trace_key(wanted, False), wanted.arg_shardings, devices, leaves))
 
     def _layer(self, wanted: Wanted, leaves: Sequence[Any]) -> tuple[str, tuple[Any, ...] | None]:
         """The first cache on the way that does not have what a call needs, and the devices of the call."""
-        record = self._known_trace(_trace_key(wanted))
+        record = self._known_trace(_trace_key(wanted, self.shared.are_placed))
         if record is None:
             return "trace", None
         donated = self._donated(wanted.tree, wanted.static)
@@ -337,10 +337,10 @@ class Driver:
         self, key: TraceKey, shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None,
         leaves: Sequence[Any] = (),
     ) -> Call:  # fmt: skip
-        settings = (key.settings, config.compile_key())
+        settings, avals = (key.settings, config.compile_key()), bare_types(key.avals)
         committed = [type(x) is Array and x.committed for x in leaves]
         return call_of(
-            self, self.history, self.fun, key.in_tree, key.static, key.avals, settings, key.mesh, shardings, devices,
+            self, self.history, self.fun, key.in_tree, key.static, avals, settings, key.mesh, shardings, devices,
             committed,
         )._replace(within=key.within)  # fmt: skip
 
