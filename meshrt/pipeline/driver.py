@@ -48,7 +48,7 @@ from meshrt.pipeline.placement import Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
 from meshrt.pipeline.road import Road
-from meshrt.pipeline.staged import Staged, StagedCall, Taken, anyhow, only, where_needed
+from meshrt.pipeline.staged import Staged, StagedCall, Taken, anyhow, only, passes_over, trace_key, where_needed
 from meshrt.pipeline.stateful import StatefulEntry, StatefulProgram, held, types_of
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.structures import Call as ShortCall
@@ -58,7 +58,6 @@ from meshrt.pipeline.written import Written
 from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
-from meshrt.runtime.reference import places_told
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.mesh_caches import mesh_reads, note_read, recall
@@ -69,11 +68,6 @@ if TYPE_CHECKING:
     import propagation
 
 __all__ = ["Driver", "all_drivers"]
-
-
-def _trace_key(wanted: Wanted, placed: bool) -> TraceKey:
-    avals = places_told(wanted.avals, wanted.arg_shardings) if placed else tuple(wanted.avals)
-    return TraceKey(wanted.tree, wanted.static, avals, config.trace_key(), wanted.traced_for, within=wanted.within)
 
 
 _log = logging.getLogger("meshrt.caches")
@@ -192,10 +186,11 @@ class Driver:
         """Traces for these arguments (arrays, references or ShapeDtypeStructs); where they lie counts if `taken`."""
         placed = self.shared.are_placed  # read once: another thread may set it meanwhile
         wanted = resolve(self, only(held(leaves), taken), types_of(leaves, placed), tree, static)
+        wanted.taken = taken
         if placed:
-            return wanted, self._traced(_trace_key(wanted, True), wanted.arg_shardings)
+            return wanted, self._traced(trace_key(wanted, True), wanted.arg_shardings)
         with tells_more():
-            return wanted, self._traced(_trace_key(wanted, False), wanted.arg_shardings)
+            return wanted, self._traced(trace_key(wanted), wanted.arg_shardings)
         self.shared.are_placed = True  # as it was asked for
         return self.begin(leaves, tree, static, taken)
 
@@ -204,6 +199,8 @@ class Driver:
 
         def attempt(taken: Taken) -> Staged:
             wanted, record = self.begin(leaves, tree, static, taken)
+            if taken is None and passes_over(record, leaves, self.options.keep_unused):
+                wanted, record = self.begin(leaves, tree, static, record.needed)
             return wanted, record, None if record.takes_refs else self.finish(wanted, record, leaves, ahead=ahead)
 
         used = lambda x: None if self.options.keep_unused else self.begin(x, tree, static)[1].needed
@@ -211,7 +208,7 @@ class Driver:
 
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
-        key, tree, static = _trace_key(wanted, False), wanted.tree, wanted.static
+        key, tree, static = trace_key(wanted), wanted.tree, wanted.static
         places = self.places.get(record)
         if places is None:
             places = self.places[record] = placements_of(record.live)
@@ -316,11 +313,11 @@ class Driver:
         wanted = resolve(self, leaves, types_of(leaves, self.shared.are_placed), tree, static)
         first, devices = self._layer(wanted, leaves)
         layer = None if first == "dispatch" and key in self.calls else first
-        return self._miss(layer, self._call(_trace_key(wanted, False), wanted.arg_shardings, devices, leaves))
+        return self._miss(layer, self._call(trace_key(wanted), wanted.arg_shardings, devices, leaves))
 
     def _layer(self, wanted: Wanted, leaves: Sequence[Any]) -> tuple[str, tuple[Any, ...] | None]:
         """The first cache on the way that does not have what a call needs, and the devices of the call."""
-        record = self._known_trace(_trace_key(wanted, self.shared.are_placed))
+        record = self._known_trace(trace_key(wanted, self.shared.are_placed))
         if record is None:
             return "trace", None
         donated = self._donated(wanted.tree, wanted.static)
@@ -439,7 +436,7 @@ class Driver:
             )
         program = self.program(record, request, self.options.compiler_options, devices=placement.devices)
         loaded = self.load(program, placement.mesh, placement.devices)
-        placed = wanted.is_placed or placement.device is not None or any_committed(leaves)
+        placed = wanted.is_placed or placement.device is not None or any_committed(only(leaves, wanted.taken))
         committed = placed or (placement.mesh is not None and not mesh_context.loose)
         entry = self._entry(record, loaded, leaves, committed, written)
         entry.is_placed = placed
