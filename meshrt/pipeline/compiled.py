@@ -16,7 +16,6 @@ from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.program import Called, CompiledProgram, mesh_over
 from meshrt.pipeline.rooted import rooted
-from meshrt.pipeline.staged import only
 from meshrt.pipeline.station import Station, args_info
 from meshrt.pipeline.written import Written
 from meshrt.runtime import backend, events, jaxlib_api
@@ -286,8 +285,7 @@ class Compiled(Station):
             backend.refuse_fork()
             self._check_types(leaves)
             self._check_places(leaves)
-            request, needed = self.program.request, self.program.record.needed
-            committed = self.mesh is not None or any_committed(leaves if request.keep_unused else only(leaves, needed))
+            committed = self.mesh is not None or any_committed([leaves[i] for i in self.program.kept])
             entry = Entry(self.fun_name, self._loaded(), leaves, committed, self._written)
             self._loads.remember_call(key, entry)
         return finished(entry.result(leaves), arguments)
