@@ -211,7 +211,7 @@ class JaxprTrace(Trace):
 
     def argument(self, aval: ShapedArray | Placed, where: Any = None) -> JaxprTracer:
         """A tracer that stands for an argument of the program; `where` names it in messages."""
-        if type(aval) is Placed:
+        if isinstance(aval, Placed):
             aval, place = aval
             var = Var(aval)
             if self.places is None:

@@ -99,7 +99,7 @@ class _Filling:
     `ranks` are those of the operands that it is written for: a mapped call has more dimensions in front.
     """
 
-    callback: Callable[..., None]
+    callback: Callable[..., Any]
     ranks: tuple[int, ...]
     results: tuple[ShapedArray, ...]
     out_tree: Any
