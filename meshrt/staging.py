@@ -10,13 +10,12 @@ from meshrt.core.again import tells_more
 from meshrt.core.axes import NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.naming import wraps
-from meshrt.core.references import is_ref_type
 from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.runtime.array import Array
 from meshrt.runtime.events import timed
-from meshrt.runtime.reference import placed_types
+from meshrt.runtime.reference import told_types
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
@@ -106,11 +105,11 @@ def _stage(
             return trace_to_jaxpr(flat, avals, name, told, requires_low=False)
 
     avals = [_argument(x, i, fun, told) for i, x in enumerate(leaves)]
-    if not any(map(is_ref_type, avals)):
+    if not avals:
         return stage(avals), out_tree[-1]
     with tells_more():
         return stage(avals), out_tree[-1]
-    return stage(placed_types(leaves)), out_tree[-1]  # as it was asked for
+    return stage(told_types(leaves)), out_tree[-1]  # as it was asked for
 
 
 def _argument(x: Any, i: int, fun: Any, told: Told) -> Any:

@@ -13,11 +13,12 @@ operations of `meshrt.primitives.state`; each says by an effect what it does. Re
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshrt.core.effects import Effect
 from meshrt.core.high import UNDECLARED, register_hitype
+from meshrt.core.places import place_of, without_dim
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.types import AbstractValue, ShapedArray, TypeSharding, aval_of, register_aval
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACCUM", "ALLOC", "READ", "WRITE", "AbstractRef", "AccumEffect", "AllocEffect", "HighRef", "ReadEffect",
     "RefEffect", "WriteEffect", "allocates", "effects_by_position", "inner_type", "is_ref", "is_ref_type",
-    "placed_type", "ref_type", "register_placing", "settled_effects", "touches_refs",
+    "placed_type", "ref_type", "settled_effects", "touches_refs",
 ]  # fmt: skip
 
 
@@ -94,7 +95,7 @@ class AbstractRef(AbstractValue):
     `memory_space` is where a kernel keeps what it refers to (any object; Space.Device is the usual memory), `kind` how
     transformations take it: "no_grad_no_remat" for one whose writes are neither differentiated nor repeated. `placed`
     is how Auto axes, too, split what it holds (a sharding over an AbstractMesh): only types of a function's arguments
-    have it, and only where its body asked (`core_map`).
+    have it, and only where its body asked (`core_map`). (Of arguments that are arrays: `meshrt.core.places`.)
 
     >>> import numpy as np
     >>> AbstractRef(ShapedArray((3,), np.dtype("float32")))
@@ -265,16 +266,8 @@ class AbstractRef(AbstractValue):
         return self._with(inner.update(shape=shape, sharding=sharding))
 
     def without(self, dim: int) -> AbstractRef:
-        """The type of a reference to one member of a batch. Where the batch is whole along `dim` a member is placed as
-        it is; of a batch that is split the members lie on some devices each, which no sharding of one says."""
-        member, placed = self._with(self.inner_aval.without(dim)), self.placed
-        if placed is None:
-            return member
-        entries = placed.spec.partitions
-        if dim < len(entries) and entries[dim] is not None:
-            return member
-        rest = placed.spec.update(partitions=entries[:dim] + entries[dim + 1 :])
-        return member.update(placed=placed.update(spec=rest))
+        """The type of a reference to one member of a batch."""
+        return self._with(self.inner_aval.without(dim)).update(placed=without_dim(self.placed, dim))
 
     def to_tangent_aval(self) -> AbstractRef:
         return self._with(self.inner_aval.to_tangent_aval())
@@ -390,17 +383,6 @@ def ref_type(value: Any) -> AbstractRef | None:
     return aval if type(aval) is AbstractRef else None
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# How what a reference holds lies on devices
-
-_placings: dict[type, Callable[[Any], TypeSharding | None]] = {}
-
-
-def register_placing(kind: type, rule: Callable[[Any], TypeSharding | None]) -> None:
-    """Sets what tells how axes of all types split what a reference holds whose Python type is `kind`."""
-    _placings[kind] = rule
-
-
 def placed_type(value: Any) -> Any:
     """The type of a value; that of a reference with how axes of all types split what it holds, where that is known
     while programs are traced: of one that is there, of a member of a batch of it, of one that a constraint places.
@@ -408,8 +390,5 @@ def placed_type(value: Any) -> Any:
     kind: Any = aval_of(value)
     if type(kind) is not AbstractRef or kind.placed is not None:
         return kind
-    rule = _placings.get(type(value))
-    if rule is not None:
-        return kind.update(placed=rule(value))
-    below = value.below() if hasattr(value, "below") else None
-    return kind if below is None else kind.update(placed=placed_type(below).placed)
+    place = place_of(value)
+    return kind if place is None else kind.update(placed=place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -61,10 +62,9 @@ class Told:
         fun = self.fun
         while isinstance(fun, functools.partial):
             fun = fun.func
-        try:
-            fun = inspect.unwrap(fun)
-        except ValueError:  # it wraps itself
-            pass
+        if hasattr(fun, "__wrapped__"):
+            with contextlib.suppress(ValueError):  # it wraps itself
+                fun = inspect.unwrap(fun)
         code = getattr(fun, "__code__", None)
         return "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
 

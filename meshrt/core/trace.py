@@ -29,6 +29,7 @@ from meshrt.core.high import has_high_types, is_open_value
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.leaks import leaked, refuse_leaks
 from meshrt.core.naming import Labels
+from meshrt.core.places import Placed
 from meshrt.core.told import Told, behind
 from meshrt.core.tracer import Tracer, concretization_message, named_operands, not_concrete, why_unknown
 from meshrt.core.types import ShapedArray, aval_of
@@ -188,7 +189,8 @@ class JaxprTrace(Trace):
     """
 
     __slots__ = (
-        "cells", "closed", "consts", "eqns", "is_high", "literals", "name", "outer", "requires_low", "states", "told",
+        "cells", "closed", "consts", "eqns", "is_high", "literals", "name", "outer", "places", "requires_low", "states",
+        "told",
     )  # fmt: skip
 
     def __init__(self, name: str = "", requires_low: bool = True):
@@ -199,6 +201,7 @@ class JaxprTrace(Trace):
         self.states: dict[Var, Any] | None = None
         self.cells: dict[int, Any] | None = None
         self.told: Told | None = None  # what messages say of the function
+        self.places: dict[Var, Any] | None = None  # of arguments, where a caller told them
         self.eqns: list[Eqn] = []
         self.consts: dict[int, tuple[Var, Any]] = {}
         self.literals: dict[tuple[type, Any], Literal] = {}
@@ -206,8 +209,15 @@ class JaxprTrace(Trace):
         self.is_high = False
         self.requires_low = requires_low
 
-    def argument(self, aval: ShapedArray, where: Any = None) -> JaxprTracer:
+    def argument(self, aval: ShapedArray | Placed, where: Any = None) -> JaxprTracer:
         """A tracer that stands for an argument of the program; `where` names it in messages."""
+        if isinstance(aval, Placed):
+            aval, place = aval
+            var = Var(aval)
+            if self.places is None:
+                self.places = {}
+            self.places[var] = place
+            return JaxprTracer(self, var, where)
         if aval.is_high:
             self.is_high = True
         return JaxprTracer(self, Var(aval), where)

@@ -15,7 +15,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.callback import io_callback, pure_callback
+from meshrt.primitives.callback import call_purely, call_with_effects
 from meshrt.primitives.random import random_unwrap
 from meshrt.shape_dtype import ShapeDtypeStruct
 
@@ -99,7 +99,7 @@ class _Filling:
     `ranks` are those of the operands that it is written for: a mapped call has more dimensions in front.
     """
 
-    callback: Callable[..., None]
+    callback: Callable[..., Any]
     ranks: tuple[int, ...]
     results: tuple[ShapedArray, ...]
     out_tree: Any
@@ -120,7 +120,11 @@ class _Filling:
             x.flags.writeable = False
         operands, keywords = tree_util.tree_unflatten(in_tree, [Buffer(x) for x in given])
         out = tree_util.tree_unflatten(self.out_tree, [Buffer(x) for x in outs])
-        self.callback(ExecutionContext(), out, *operands, **keywords)
+        if self.callback(ExecutionContext(), out, *operands, **keywords) is not None:
+            raise errors.ArgumentValueError(
+                f"buffer_callback callback must not return any values, but {self.__name__} did: write results into the "
+                "Buffers that it is given"
+            )
         return tree_util.tree_unflatten(self.out_tree, outs)
 
 
@@ -137,7 +141,7 @@ def buffer_callback(
 
     Args:
       callback: takes an `ExecutionContext`, a pytree of Buffers to write the results into, and the operands as Buffers
-        in their structure (random keys as the numbers that hold them). What it returns is not looked at.
+        in their structure (random keys as the numbers that hold them). It returns nothing.
       result_shape_dtypes: a pytree of things with `shape` and `dtype`, of numbers.
       has_side_effect: it is called once for each time that the program gets there, also if nobody uses the results, and
         element by element where it is mapped.
@@ -169,8 +173,8 @@ def buffer_callback(
         _check_aliases(pairs, avals, results)
         filling = _Filling(callback, tuple(a.ndim for a in avals), results, out_tree, pairs)
         if has_side_effect:
-            return io_callback(filling, shapes, *args, **kwargs)
-        return pure_callback(filling, shapes, *args, vmap_method=vmap_method, **kwargs)
+            return call_with_effects("buffer_callback", filling, shapes, args, kwargs)
+        return call_purely("buffer_callback", filling, shapes, args, kwargs, vmap_method)
 
     return call
 

@@ -26,7 +26,7 @@ from meshrt.export.splits import Over, explicit_mesh
 from meshrt.jit import jit
 from meshrt.pipeline.keys import keep_latest
 from meshrt.primitives import control
-from meshrt.primitives.callback import whole_along
+from meshrt.primitives.callback_mapping import whole_along
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.shard_map import shard_map
 from meshrt.sharding.context import get_abstract_mesh

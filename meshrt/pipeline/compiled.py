@@ -285,7 +285,7 @@ class Compiled(Station):
             backend.refuse_fork()
             self._check_types(leaves)
             self._check_places(leaves)
-            committed = self.mesh is not None or any_committed(leaves)
+            committed = self.mesh is not None or any_committed([leaves[i] for i in self.program.kept])
             entry = Entry(self.fun_name, self._loaded(), leaves, committed, self._written)
             self._loads.remember_call(key, entry)
         return finished(entry.result(leaves), arguments)

@@ -29,7 +29,7 @@ from meshrt import config, errors
 from meshrt.core.again import tells_more
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
-from meshrt.core.references import is_ref_type
+from meshrt.core.places import bare_types
 from meshrt.core.told import Told
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
@@ -48,7 +48,7 @@ from meshrt.pipeline.placement import Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
 from meshrt.pipeline.road import Road
-from meshrt.pipeline.staged import Staged, StagedCall, Taken, anyhow, only, where_needed
+from meshrt.pipeline.staged import Staged, StagedCall, Taken, anyhow, only, passes_over, trace_key, where_needed
 from meshrt.pipeline.stateful import StatefulEntry, StatefulProgram, held, types_of
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.structures import Call as ShortCall
@@ -68,12 +68,6 @@ if TYPE_CHECKING:
     import propagation
 
 __all__ = ["Driver", "all_drivers"]
-
-
-def _trace_key(wanted: Wanted) -> TraceKey:
-    return TraceKey(
-        wanted.tree, wanted.static, tuple(wanted.avals), config.trace_key(), wanted.traced_for, within=wanted.within
-    )
 
 
 _log = logging.getLogger("meshrt.caches")
@@ -190,13 +184,14 @@ class Driver:
         self, leaves: Sequence[Any], tree: Any, static: Static, taken: Taken = None
     ) -> tuple[Wanted, TraceRecord]:
         """Traces for these arguments (arrays, references or ShapeDtypeStructs); where they lie counts if `taken`."""
-        placed = self.shared.places_refs  # read once: another thread may set it meanwhile
+        placed = self.shared.are_placed  # read once: another thread may set it meanwhile
         wanted = resolve(self, only(held(leaves), taken), types_of(leaves, placed), tree, static)
-        if placed or not any(map(is_ref_type, wanted.avals)):
-            return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
+        wanted.taken = taken
+        if placed:
+            return wanted, self._traced(trace_key(wanted, True), wanted.arg_shardings)
         with tells_more():
-            return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
-        self.shared.places_refs = True  # as it was asked for
+            return wanted, self._traced(trace_key(wanted), wanted.arg_shardings)
+        self.shared.are_placed = True  # as it was asked for
         return self.begin(leaves, tree, static, taken)
 
     def staged(self, leaves: Sequence[Any], tree: Any, static: Static, *, ahead: bool = False) -> Staged:
@@ -204,6 +199,8 @@ class Driver:
 
         def attempt(taken: Taken) -> Staged:
             wanted, record = self.begin(leaves, tree, static, taken)
+            if taken is None and passes_over(record, leaves, self.options.keep_unused):
+                wanted, record = self.begin(leaves, tree, static, record.needed)
             return wanted, record, None if record.takes_refs else self.finish(wanted, record, leaves, ahead=ahead)
 
         used = lambda x: None if self.options.keep_unused else self.begin(x, tree, static)[1].needed
@@ -211,7 +208,7 @@ class Driver:
 
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
-        key, tree, static = _trace_key(wanted), wanted.tree, wanted.static
+        key, tree, static = trace_key(wanted), wanted.tree, wanted.static
         places = self.places.get(record)
         if places is None:
             places = self.places[record] = placements_of(record.live)
@@ -313,14 +310,14 @@ class Driver:
         return anyhow(lambda leaves: self._explained(key, leaves, tree, static), leaves)
 
     def _explained(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
-        wanted = resolve(self, leaves, types_of(leaves, self.shared.places_refs), tree, static)
+        wanted = resolve(self, leaves, types_of(leaves, self.shared.are_placed), tree, static)
         first, devices = self._layer(wanted, leaves)
         layer = None if first == "dispatch" and key in self.calls else first
-        return self._miss(layer, self._call(_trace_key(wanted), wanted.arg_shardings, devices, leaves))
+        return self._miss(layer, self._call(trace_key(wanted), wanted.arg_shardings, devices, leaves))
 
     def _layer(self, wanted: Wanted, leaves: Sequence[Any]) -> tuple[str, tuple[Any, ...] | None]:
         """The first cache on the way that does not have what a call needs, and the devices of the call."""
-        record = self._known_trace(_trace_key(wanted))
+        record = self._known_trace(trace_key(wanted, self.shared.are_placed))
         if record is None:
             return "trace", None
         donated = self._donated(wanted.tree, wanted.static)
@@ -337,10 +334,10 @@ class Driver:
         self, key: TraceKey, shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None,
         leaves: Sequence[Any] = (),
     ) -> Call:  # fmt: skip
-        settings = (key.settings, config.compile_key())
+        settings, avals = (key.settings, config.compile_key()), bare_types(key.avals)
         committed = [type(x) is Array and x.committed for x in leaves]
         return call_of(
-            self, self.history, self.fun, key.in_tree, key.static, key.avals, settings, key.mesh, shardings, devices,
+            self, self.history, self.fun, key.in_tree, key.static, avals, settings, key.mesh, shardings, devices,
             committed,
         )._replace(within=key.within)  # fmt: skip
 
@@ -439,7 +436,7 @@ class Driver:
             )
         program = self.program(record, request, self.options.compiler_options, devices=placement.devices)
         loaded = self.load(program, placement.mesh, placement.devices)
-        placed = wanted.is_placed or placement.device is not None or any_committed(leaves)
+        placed = wanted.is_placed or placement.device is not None or any_committed(only(leaves, wanted.taken))
         committed = placed or (placement.mesh is not None and not mesh_context.loose)
         entry = self._entry(record, loaded, leaves, committed, written)
         entry.is_placed = placed

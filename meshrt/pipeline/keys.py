@@ -24,6 +24,7 @@ __all__ = ["ProgramKey", "SharedTraces", "TraceKey", "keep_latest", "note_used"]
 class TraceKey(NamedTuple):
     """What a trace depends on beside the function: no device and no concrete mesh.
 
+    `avals` are the arguments' types, with their places if the function asked for these (`meshrt.core.places`).
     `mesh` is the AbstractMesh that the function was traced for (None without one), or ANY_MESH if that did not matter
     to it. `axes` are those in scope, which collectives may name: within a caller's trace only. `within` is the mesh in
     context: a function may know it without asking, from a variable that is set along with it, so what need not matter
@@ -72,15 +73,15 @@ class SharedTraces:
     """The traces of one function that its drivers, one per set of options, share.
 
     None of the options decides what a trace is. A record is here as long as some driver keeps it; `nested` are those
-    within callers' traces. `places_refs` says that the function asks how Auto axes split references that it is given.
+    within callers' traces. `are_placed` says that the function asks how Auto axes split what it is given.
     """
 
-    __slots__ = ("nested", "places_refs", "records")
+    __slots__ = ("are_placed", "nested", "records")
 
     def __init__(self) -> None:
         self.records: weakref.WeakValueDictionary[TraceKey, TraceRecord] = weakref.WeakValueDictionary()
         self.nested: OrderedDict[TraceKey, tuple[Jaxpr, list[Any], Any]] = OrderedDict()
-        self.places_refs = False
+        self.are_placed = False
 
 
 def note_used(cache: OrderedDict[Any, Any], key: Any) -> None:

@@ -95,6 +95,7 @@ class Wanted:
 
     def __init__(self, function: Jitted, tree: Any, avals: Sequence[ShapedArray], static: Static):
         self.function, self.tree, self.avals, self.static = function, tree, avals, static
+        self.taken: Sequence[bool] | None = None  # of which arguments it counts where they lie; of all of them
         self.pinned = function.options.place  # the one device that jit was told to run it on
         # Every mesh that was named, with where it was; concrete ones over the same devices may differ in shape.
         self.meshes: dict[AbstractMesh, Any] = {}

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from meshrt import errors
+from meshrt import config, errors
+from meshrt.pipeline.keys import TraceKey
 from meshrt.pipeline.placement import Placement, Wanted
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.pipeline.written import Written
 from meshrt.runtime.array import Array
+from meshrt.runtime.reference import places_told
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract
 
-__all__ = ["APART", "Staged", "StagedCall", "Taken", "anyhow", "only", "type_alone", "types_alone", "where_needed"]
+__all__ = [
+    "APART", "Staged", "StagedCall", "Taken", "anyhow", "only", "passes_over", "trace_key", "type_alone", "types_alone",
+    "where_needed",
+]  # fmt: skip
 
 
 class StagedCall(NamedTuple):
@@ -36,6 +41,12 @@ Found = TypeVar("Found")
 Taken = Sequence[bool] | None  # of which arguments it counts where they lie; of all of them
 
 APART = (errors.DeviceAssignmentMismatchError, errors.MeshMismatchError)
+
+
+def trace_key(wanted: Wanted, placed: bool = False) -> TraceKey:
+    """The key of a call's trace; with the places of arguments if the function asked for them and they are `placed`."""
+    avals = places_told(wanted.avals, wanted.arg_shardings) if placed else tuple(wanted.avals)
+    return TraceKey(wanted.tree, wanted.static, avals, config.trace_key(), wanted.traced_for, within=wanted.within)
 
 
 def where_needed(
@@ -60,6 +71,15 @@ def where_needed(
         raise why
     finally:
         del why  # its traceback leads here, and so to the arguments: a circle would keep them
+
+
+def passes_over(record: TraceRecord, leaves: Sequence[Any], keep_unused: bool) -> bool:
+    """Whether the program of a trace does not need some argument that was put somewhere: that says nothing of where it
+    runs, as in JAX. (One that is passed all the same is to be where the others are.)"""
+    if keep_unused or record.takes_refs:
+        return False
+    unneeded = [x for x, n in zip(leaves, record.needed, strict=True) if not n]
+    return any(x.committed if type(x) is Array else getattr(x, "sharding", None) is not None for x in unneeded)
 
 
 def only(leaves: Sequence[Any], taken: Taken) -> Sequence[Any]:

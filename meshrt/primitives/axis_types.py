@@ -17,7 +17,7 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EVAL, JaxprTrace, current_trace, set_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.region import entered, opened_type, region_p
+from meshrt.primitives.region import added_up, entered, opened_type, region_p
 from meshrt.primitives.reshard import move, reshard
 from meshrt.primitives.sharding import with_sharding_constraint
 from meshrt.sharding._state import context as mesh_context
@@ -185,7 +185,7 @@ def split_by(fun: Callable[..., Any], args: Any, kwargs: Any, out_sharding: Any)
     inside = around.update_axis_types(dict.fromkeys(around.explicit_axes, AxisType.Auto))
     leaves, tree = tree_util.tree_flatten((args, kwargs))
     dynamic = [isinstance(x, ArrayOperators | np.ndarray) for x in leaves]
-    arrays = [x for x, d in zip(leaves, dynamic) if d]
+    arrays = [added_up(x, inside) for x, d in zip(leaves, dynamic) if d]
     static = [x for x, d in zip(leaves, dynamic) if not d]
     avals = tuple([entered(aval_of(x), inside) for x in arrays])
 
@@ -233,12 +233,12 @@ def _hashable(x: Any) -> Any:
 
 def unsplit(fun: Callable[..., Any], like: ShapedArray, *args: Any) -> Any:
     """`fun(*args)` for derivatives: where Explicit axes split an argument they are Auto meanwhile; split as `like`."""
-    avals = [aval_of(a) for a in args]
-    around = mesh_of([*avals, like])
+    around = mesh_of([*map(aval_of, args), like])
     if around is None:
         return fun(*args)
     inside = around.update_axis_types(dict.fromkeys(around.explicit_axes, AxisType.Auto))
-    entering = [entered(a, inside) for a in avals]
+    args = tuple([added_up(a, inside) for a in args])
+    entering = [entered(aval_of(a), inside) for a in args]
     closed, out_tree = _staged(fun, fun_name(fun), entering, inside)
     (value,) = region_p.bind(
         *closed.consts, *args, jaxpr=closed.jaxpr, name=fun_name(fun), inside=inside, around=around,
@@ -341,6 +341,7 @@ def _apply(
     outs_of: Callable[[Any, Sequence[Any]], tuple[Any, ...]],
 ) -> Any:  # fmt: skip
     leaves, tree = tree_util.tree_flatten(opened((args, kwargs)))
+    leaves = [added_up(x, inside) for x in leaves]
     avals = [entered(aval_of(x), inside) for x in leaves]
     if AxisType.Explicit in inside.axis_types:
         # What splits an argument over axes that are Auto outside is not known: their types are open, not replicated.

@@ -66,7 +66,7 @@ def call_jaxpr(
     jaxpr: Jaxpr, name: str, args: Sequence[Any], donated: Sequence[bool] | None = None, keep_unused: bool = False
 ) -> list[Any]:
     """Calls `jaxpr`, which captures nothing, in the current trace."""
-    results: list[Any] = jit_p.bind(*args, **call_params(jaxpr, name, donated, keep_unused))
+    results: list[Any] = jit_p.bind_made(args, call_params(jaxpr, name, donated, keep_unused))
     return results
 
 
@@ -99,6 +99,10 @@ class _Call(Primitive):
             raise errors.ArgumentTypeError(
                 f"jit_p.bind got unexpected parameters {sorted(params.keys() - _NAMES)}; it takes {sorted(_NAMES)}"
             )
+        return self.bind_made(args, params)
+
+    def bind_made(self, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Applies the call with parameters that `call_params` made, which say nothing that would be lost."""
         return super().bind(*args, **params)
 
 
@@ -222,7 +226,7 @@ def _shown(eqn: Eqn) -> dict[str, Any]:
     return said
 
 
-jit_p: Primitive = _Call(
+jit_p: _Call = _Call(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     batches_refs=True, impl=_evaluate, shown=_shown,
     dce=_dce, passing=_passing, discharge=_discharge,

@@ -21,15 +21,14 @@ import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.axes import axes_in_scope
-from meshrt.core.basic.shapes import broadcast_in_dim, move_dim
+from meshrt.core.basic.shapes import move_dim
 from meshrt.core.effects import DEBUG, IO, ORDERED_DEBUG, ORDERED_IO
 from meshrt.core.jaxpr import Atom, Effects, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, also
 from meshrt.core.source import capture
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
-from meshrt.primitives.control import scan
-from meshrt.primitives.reshard import reshard
+from meshrt.primitives.callback_mapping import one_by_one, repeated, whole_along
 from meshrt.primitives.sharding import Caller
 from meshrt.primitives.slice import index_in_dim
 from meshrt.runtime.array import Array
@@ -249,21 +248,26 @@ def _debug_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -
     return debug_callback_p.bind(*primals, **params), []
 
 
-def _no_derivative(get: Callable[[], Primitive], message: str) -> Callable[..., Any]:
+def _no_derivative(get: Callable[[], Primitive]) -> Callable[..., Any]:
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         if any(t is not None for t in tangents):
-            raise errors.DifferentiationError(f"{message} (used at {capture()})")
+            raise _underivable(params["callback"].api, "JVP")
         outs = get().bind(*primals, **params)
         return outs, [None] * len(outs)
 
     return jvp
 
 
-def _no_transpose(message: str) -> Callable[..., Any]:
-    def transpose(*_: Any, **__: Any) -> Any:
-        raise errors.DifferentiationError(message)
+def _no_transpose(*_: Any, callback: Callback, **__: Any) -> Any:
+    raise _underivable(callback.api, "transpose")
 
-    return transpose
+
+def _underivable(api: str, what: str) -> errors.DifferentiationError:
+    kind = {"pure_callback": "Pure", "io_callback": "IO", "buffer_callback": "Buffer"}[api]
+    way = f"Please use `meshrt.custom_{'jvp' if what == 'JVP' else 'vjp'}` to use callbacks while taking gradients"
+    if kind == "IO":
+        way = "Use `meshrt.debug.callback` to look at values, or define a custom derivative"
+    return errors.DifferentiationError(f"{kind} callbacks do not support {what}. {way}. (used at {capture()})")
 
 
 def _batch_debug(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
@@ -276,55 +280,24 @@ def _batch_debug(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
     return [], []
 
 
-def whole_along(x: Any, dim: int) -> Any:
-    """`x` with the dimension `dim` on one device, if its type says otherwise."""
-    sharding = aval_of(x).explicit
-    if sharding is None:
-        return x
-    entries = list(sharding.spec.padded(aval_of(x).ndim))
-    if entries[dim] is None:
-        return x
-    entries[dim] = None
-    return reshard(x, sharding.update(spec=sharding.spec.update(partitions=entries)))
-
-
-def _one_by_one(
-    bind: Callable[..., Sequence[Any]], args: Sequence[Any], dims: Sequence[Any], unroll: bool = False
-) -> tuple[Any, Any]:
-    """A loop over the mapped dimension."""
-    mapped = [move_dim(a, d, 0) for a, d in zip(args, dims) if d is not None]
-
-    def body(_: Any, elements: Sequence[Any]) -> tuple[Any, Any]:
-        rest = iter(elements)
-        return (), list(bind(*[a if d is None else next(rest) for a, d in zip(args, dims)]))
-
-    _, outs = scan(body, (), mapped, unroll=unroll)
-    return outs, [0] * len(outs)
-
-
 def _batch_pure(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     method = params["vmap_method"]
     if method in ("sequential", "sequential_unrolled"):
         bind = functools.partial(pure_callback_p.bind, **params)
-        return _one_by_one(bind, args, dims, method == "sequential_unrolled")
+        return one_by_one(bind, args, dims, method == "sequential_unrolled")
     if method is None:
         raise errors.UnsupportedError(
-            f"vmap is only supported for the pure_callback primitive when vmap_method is one of 'sequential', "
-            f"'sequential_unrolled', 'expand_dims', 'broadcast_all', or 'legacy_vectorized'. Got vmap_method={method}. "
-            f"Say how {params['callback'].__name__} is mapped (used at {capture()})"
+            f"vmap is only supported for the {params['callback'].api} primitive when vmap_method is one of "
+            "'sequential', 'sequential_unrolled', 'expand_dims', 'broadcast_all', or 'legacy_vectorized'. "
+            f"Got vmap_method={method}. Say how {params['callback'].__name__} is mapped (used at {capture()})"
         )
     moved = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
     if method != "legacy_vectorized":
         new = size if method == "broadcast_all" else 1
-        moved = [_repeated(a, new) if d is None else a for a, d in zip(moved, dims)]
+        moved = [repeated(a, new) if d is None else a for a, d in zip(moved, dims)]
     results = tuple(a.with_shape((size, *a.shape)) for a in params["result_avals"])
     outs = pure_callback_p.bind(*moved, **{**params, "result_avals": results})
     return outs, [0] * len(outs)
-
-
-def _repeated(x: Any, size: int) -> Any:
-    shape = aval_of(x).shape
-    return broadcast_in_dim(x, (size, *shape), tuple(range(1, len(shape) + 1)))
 
 
 def _batch_io(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
@@ -333,11 +306,11 @@ def _batch_io(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[
             f"Cannot `vmap` ordered IO callback: {params['callback'].__name__} at {capture()} would have to be called "
             "for all elements at once; make it unordered (ordered=False), or loop with meshrt.lax.map"
         )
-    return _one_by_one(functools.partial(io_callback_p.bind, **params), args, dims)
+    return one_by_one(functools.partial(io_callback_p.bind, **params), args, dims)
 
 
-def _caller(api: str) -> Callable[[dict[str, Any]], tuple[str, Any]]:
-    return lambda params: (api, Caller(params["device"]) if "device" in params else None)
+def _caller(params: dict[str, Any]) -> tuple[str, Any]:
+    return params["callback"].api, Caller(params["device"]) if "device" in params else None
 
 
 debug_callback_p: Primitive = Primitive(
@@ -345,19 +318,15 @@ debug_callback_p: Primitive = Primitive(
     transpose=lambda cts, *operands, **_: [None] * len(operands), batch=_batch_debug, effects=_debug_effects,
     thread=_thread, impl=_evaluate_debug, multiple_results=True, cache_types=False,
 )  # fmt: skip
-_PURE = "Pure callbacks do not support {}. Please use `meshrt.custom_{}` to use callbacks while taking gradients."
 pure_callback_p: Primitive = Primitive(
     "pure_callback", _pure_infer, shown=also("sharding", "vmap_method"), lower=_lower,
-    jvp=_no_derivative(lambda: pure_callback_p, _PURE.format("JVP", "jvp")),
-    transpose=_no_transpose(_PURE.format("transpose", "vjp")), batch=_batch_pure, impl=_evaluate,
-    multiple_results=True, cache_types=False, place=_caller("pure_callback"),
+    jvp=_no_derivative(lambda: pure_callback_p), transpose=_no_transpose, batch=_batch_pure, impl=_evaluate,
+    multiple_results=True, cache_types=False, place=_caller,
 )  # fmt: skip
-_IO = "IO callbacks do not support {}. Use `meshrt.debug.callback` to look at values, or define a custom derivative."
 io_callback_p: Primitive = Primitive(
     "io_callback", lambda *avals, result_avals, threaded, **_: _with_token(threaded, result_avals), lower=_lower,
-    jvp=_no_derivative(lambda: io_callback_p, _IO.format("JVP")), transpose=_no_transpose(_IO.format("transpose")),
-    batch=_batch_io, effects=_io_effects, thread=_thread, impl=_evaluate, multiple_results=True, cache_types=False,
-    place=_caller("io_callback"),
+    jvp=_no_derivative(lambda: io_callback_p), transpose=_no_transpose, batch=_batch_io, effects=_io_effects,
+    thread=_thread, impl=_evaluate, multiple_results=True, cache_types=False, place=_caller,
 )  # fmt: skip
 
 
@@ -450,13 +419,20 @@ def pure_callback(
         raise errors.ArgumentValueError(
             f"vmap_method must be on of the allowed methods {list(_VMAP_METHODS)}, but got: {vmap_method}"
         )
-    placed = _calling(sharding, "pure_callback")
+    return call_purely("pure_callback", callback, result_shape_dtypes, args, kwargs, vmap_method, sharding)
+
+
+def call_purely(
+    api: str, callback: Callable[..., Any], result_shape_dtypes: Any, args: Any, kwargs: Any, vmap_method: str | None,
+    sharding: Any = None,
+) -> Any:  # fmt: skip
+    """`pure_callback` of a function that the user gave to `api`, which messages name."""
+    placed = _calling(sharding, api)
     leaves, tree = tree_util.tree_flatten((opened(args), opened(kwargs)))
-    avals, out_tree = _results(result_shape_dtypes, "pure_callback")
+    avals, out_tree = _results(result_shape_dtypes, api)
     outs = pure_callback_p.bind(
-        *leaves, callback=Callback(callback, tree, "pure_callback"), result_avals=avals, vmap_method=vmap_method,
-        **placed,
-    )  # fmt: skip
+        *leaves, callback=Callback(callback, tree, api), result_avals=avals, vmap_method=vmap_method, **placed
+    )
     return tree_util.tree_unflatten(out_tree, outs)
 
 
@@ -482,14 +458,22 @@ def io_callback(
     >>> seen
     [2.0]
     """
-    placed = _calling(sharding, "io_callback")
+    return call_with_effects("io_callback", callback, result_shape_dtypes, args, kwargs, sharding, ordered)
+
+
+def call_with_effects(
+    api: str, callback: Callable[..., Any], result_shape_dtypes: Any, args: Any, kwargs: Any, sharding: Any = None,
+    ordered: bool = False,
+) -> Any:  # fmt: skip
+    """`io_callback` of a function that the user gave to `api`, which messages name."""
+    placed = _calling(sharding, api)
     leaves, tree = tree_util.tree_flatten((opened(args), opened(kwargs)))
-    avals, out_tree = _results(result_shape_dtypes, "io_callback")
+    avals, out_tree = _results(result_shape_dtypes, api)
     # In a manual region each device may get another answer.
     vma = frozenset(a.name for a in axes_in_scope() if a.is_manual and a.is_checked)
     avals = tuple(a.update(vma=vma) for a in avals) if vma else avals
     outs = io_callback_p.bind(
-        *leaves, callback=Callback(callback, tree, "io_callback"), result_avals=avals, ordered=bool(ordered),
-        threaded=None, **placed,
+        *leaves, callback=Callback(callback, tree, api), result_avals=avals, ordered=bool(ordered), threaded=None,
+        **placed,
     )  # fmt: skip
     return tree_util.tree_unflatten(out_tree, outs)

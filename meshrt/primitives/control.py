@@ -112,7 +112,7 @@ def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll
         return body.stage(in_tree, [*types[: len(carry)], *[t.without(0) for t in types[len(carry) :]]])
 
     def stage_body() -> Staged:
-        staged = told_places([*carry, *x_leaves], at_types)
+        staged = told_places([*carry, *x_leaves], at_types, of_arrays=False)
         body.check_refs(in_tree, given, staged.consts)
         check_pair(staged, body.what)
         check_carry_tree(body, carry_tree, carry, tree_util.treedef_children(staged.out_tree)[0], staged.out_avals)

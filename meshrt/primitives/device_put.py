@@ -26,7 +26,8 @@ from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.memory import Space, kind_of
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
-from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.spec import PartitionSpec, axes_of
+from meshrt.sharding.typed import entries_of, sharding_of, typed
 from meshrt.transforms.high import fitting, spread, taken_apart
 from meshrt.transforms.through_parts import of_arrays, outlined, path_in
 
@@ -236,17 +237,15 @@ def _put_traced(leaf: Any, target: Any) -> Any:
         target = NamedSharding(mesh, target)
     elif not isinstance(target, NamedSharding):
         target = _sharding_of(target)
-    in_type = isinstance(target, NamedSharding) and set(target.mesh.axis_types) == {AxisType.Explicit}
+    kinds = set(target.mesh.axis_types) if isinstance(target, NamedSharding) else set()
+    in_type = kinds == {AxisType.Explicit}
     if isinstance(target, NamedSharding):
-        require_fit(leaf, target, "device_put", is_hint=in_type)
+        require_fit(leaf, target, "device_put", is_hint=AxisType.Explicit in kinds)
         target.shard_shape(aval_of(leaf).shape)
+        if kinds >= {AxisType.Explicit, AxisType.Auto}:
+            leaf = _put_in_type(leaf, target)
     if in_type:
-        own = aval_of(leaf).explicit
-        if isinstance(target.mesh, Mesh) and (own is None or own.mesh is target.mesh.abstract_mesh):
-            # What splits a value stands in its type, but not the devices that it is on. This leaves it as it is.
-            whole = NamedSharding(target.mesh, PartitionSpec())
-            leaf = device_put_p.bind(leaf, sharding=whole, source=None, advice=False)
-        out = put(leaf, target.abstract().with_memory_kind(None))  # what splits a value stands in its type
+        out = put(_on_devices(leaf, target, PartitionSpec()), target.abstract().with_memory_kind(None))
     else:
         value = leaf.concrete() if isinstance(leaf, Tracer) else leaf
         source = value.sharding if type(value) is Array else None
@@ -256,6 +255,42 @@ def _put_traced(leaf: Any, target: Any) -> Any:
     # A sharding over an AbstractMesh that names no memory leaves values where they are.
     stays = isinstance(target, NamedSharding) and target.memory_kind is None and not in_context
     return out if stays else in_space(out, DEVICE)
+
+
+def _put_in_type(leaf: Any, target: NamedSharding) -> Any:
+    """A value whose type says what a sharding over a mesh of both types says of Explicit axes, as that of an array
+    does which lies so. Of a dimension that is left open it says what it did.
+
+    UnsupportedError where an Auto axis splits a dimension before an Explicit one does: in programs types come first.
+    """
+    aval = aval_of(leaf)
+    spec = target.spec.padded(aval.ndim)
+    wanted = typed(aval, target)
+    for given, said in zip(spec, entries_of(wanted)):
+        if axes_of(given)[: len(axes_of(said))] != axes_of(said):
+            first = (*axes_of(said), *[a for a in axes_of(given) if a not in axes_of(said)])
+            raise errors.UnsupportedError(
+                f"device_put to {target.spec} at {capture()} inside a compiled function: a dimension that axes of both "
+                f"types split is split over Explicit ones first, as in {first}, since its type names those. Write them "
+                "first, or put the value there outside of the function"
+            )
+    if PartitionSpec.UNCONSTRAINED in spec and aval.explicit is not None:
+        pairs = zip(spec, entries_of(aval), entries_of(wanted))
+        dims = [own if e is PartitionSpec.UNCONSTRAINED else new for e, own, new in pairs]
+        wanted = typed(aval, target.update(spec=target.spec.update(partitions=dims)))
+    if wanted is aval:
+        return leaf
+    open_ = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * aval.ndim)
+    return put(_on_devices(leaf, target, open_), sharding_of(wanted, target.mesh.abstract_mesh))
+
+
+def _on_devices(leaf: Any, target: NamedSharding, spec: PartitionSpec) -> Any:
+    """A value on the devices of `target`, if that names some: what splits it stands in its type, but not where it is.
+    In a program this leaves it as it is; one that a transformation moves by itself goes there, whole."""
+    own = aval_of(leaf).explicit
+    if not isinstance(target.mesh, Mesh) or not (own is None or own.mesh is target.mesh.abstract_mesh):
+        return leaf
+    return device_put_p.bind(leaf, sharding=NamedSharding(target.mesh, spec), source=None, advice=False)
 
 
 def _no_mesh(target: PartitionSpec) -> errors.MeshContextError:

@@ -9,7 +9,8 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.varying import vary
 from meshrt.core.jaxpr import Eqn
-from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type, register_placing
+from meshrt.core.places import place_of, register_placing
+from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type
 from meshrt.core.trace import JaxprTrace, JaxprTracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
@@ -20,7 +21,6 @@ from meshrt.primitives.state import addupdate_p, empty_ref_p, free_ref_p, freeze
 from meshrt.primitives.state_indices import indexer
 from meshrt.primitives.state_steps import Bitcast, Reshape, Step, Transpose, new_shape
 from meshrt.primitives.state_views import View, view_type
-from meshrt.runtime.array import Array
 from meshrt.runtime.reference import Ref
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
@@ -319,28 +319,30 @@ for _kind in (Ref, HighRef):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# How references lie that a traced function makes
+# How what a traced function is given or makes lies
 
 
-def _placing(ref: JaxprTracer) -> NamedSharding | None:
-    """How axes split a reference that the function being traced made, if the value of which it made it was placed: by
-    a constraint, by `device_put`, or since it is an array from outside. None where nobody said."""
-    made = _maker(ref._trace, ref._var) if ref.aval.explicit is None else None
-    return _said_of(ref._trace, made.invars[0]) if made is not None and made.primitive is new_ref_p else None
+def _placing(value: JaxprTracer) -> NamedSharding | None:
+    """How axes split a value of the function being traced, or what a reference that it made holds: as somebody said
+    of the argument, by a constraint or `device_put`, or as it lies that comes from outside. None where nobody said."""
+    trace, var = value._trace, value._var
+    if not is_ref(value):
+        return _said_of(trace, var)
+    made = _maker(trace, var)
+    return _said_of(trace, made.invars[0]) if made is not None and made.primitive is new_ref_p else None
 
 
-def _said_of(trace: JaxprTrace, atom: Any) -> NamedSharding | None:
+def _said_of(trace: JaxprTrace, atom: Any) -> Any:
     eqn = _maker(trace, atom)
     if eqn is None:
-        value = next((value for var, value in trace.consts.values() if var is atom), None)
-        if type(value) is JaxprTracer:
-            return _said_of(value._trace, value._var)
-        said = value.sharding if type(value) is Array else None
-    elif eqn.primitive in (sharding_constraint_p, device_put_p) and not eqn.params.get("advice"):
-        said = eqn.params["sharding"]
-    else:
+        if trace.places is not None and atom in trace.places:
+            return trace.places[atom]
+        return next((place_of(value) for var, value in trace.consts.values() if var is atom), None)
+    if eqn.primitive not in (sharding_constraint_p, device_put_p) or eqn.params.get("advice"):
         return None
-    if not isinstance(said, NamedSharding) or PartitionSpec.UNCONSTRAINED in said.spec.partitions:
+    said = eqn.params["sharding"]
+    is_open = atom.aval.explicit is not None  # its type says what the others do that it names
+    if is_open or not isinstance(said, NamedSharding) or PartitionSpec.UNCONSTRAINED in said.spec.partitions:
         return None
     return said.abstract()
 

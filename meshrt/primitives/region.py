@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt.core.basic.reshard import reshard_p
 from meshrt.core.basic.shapes import move_dim
 from meshrt.core.completion import Completion
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import Primitive, is_undefined
-from meshrt.core.types import ShapedArray, present
+from meshrt.core.types import ShapedArray, aval_of, present
 from meshrt.lowering.context import LoweringContext
 from meshrt.sharding.context import get_abstract_mesh, tracing_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType
@@ -39,6 +40,17 @@ def entered(aval: Any, inside: AbstractMesh) -> Any:
     spec = aval.explicit.spec
     entries = [None if e is UNCONSTRAINED else e for e in spec.partitions]
     return aval.update(sharding=on(NamedSharding(inside, spec.update(partitions=entries)), aval.ndim))
+
+
+def added_up(x: Any, inside: AbstractMesh) -> Any:
+    """A value as it enters a region: partial sums over axes that are Auto there are added up before, and of copies over
+    them nothing is said."""
+    own = aval_of(x).explicit
+    if own is None or not (own.spec.unreduced or own.spec.reduced):
+        return x
+    kept = lambda axes: frozenset(a for a in axes if inside._types.get(a) is not AxisType.Auto)
+    spec = own.spec.update(unreduced=kept(own.spec.unreduced), reduced=kept(own.spec.reduced))
+    return x if spec == own.spec else reshard_p.bind(x, sharding=own.update(spec=spec))
 
 
 def opened_type(aval: ShapedArray, mesh: AbstractMesh) -> ShapedArray:

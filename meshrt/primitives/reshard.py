@@ -10,7 +10,6 @@ from meshrt._tree_paths import calling
 from meshrt.core import source
 from meshrt.core.basic.reshard import reshard_p
 from meshrt.core.completion import Completion
-from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.high import TypeInState
 from meshrt.core.trace import EVAL, EvalTrace, Tracer, context
 from meshrt.core.types import ShapedArray, aval_of
@@ -66,11 +65,12 @@ def typeof(x: Any) -> Any:
 def reshard(xs: Any, out_shardings: Any) -> Any:
     """Every array of the pytree `xs`, split in another way over the Explicit axes of a mesh.
 
-    `out_shardings` is a NamedSharding, a PartitionSpec of the mesh in context, or a pytree prefix of them. The
-    cotangent is resharded to the sharding of `xs`. Outside of jit the arrays are moved.
+    `out_shardings` is a NamedSharding, a PartitionSpec of the mesh in context, or a pytree prefix of them. Along axes
+    over which a value becomes unreduced the first devices hold what it was, and the others zeros. The cotangent is
+    resharded to the sharding of `xs`. Outside of jit the arrays are moved.
 
     Raises:
-      ShardingError: no sharding; axes that are not Explicit; more partial sums than the value has.
+      ShardingError: no sharding; axes that are not Explicit.
       MeshContextError: a PartitionSpec where no mesh is in context. RankMismatchError: more entries than dimensions.
       IndivisibleError: a dimension that its parts do not divide.
 
@@ -98,16 +98,13 @@ def _resharded(x: Any, path: Callable[[], str], wanted: Any) -> Any:
             f"sharding {wanted} for value{path()} at {source.capture()}; give P(...) under meshrt.set_mesh(mesh), or a "
             "NamedSharding"
         )
-    if isinstance(x, Tracer) or unreduced_of(aval):
-        _check_sums(aval, sharding)
     if isinstance(x, Tracer):
         _check_mesh(aval, sharding)
     return move(x, sharding, wanted, "reshard")
 
 
 def put(x: Any, sharding: NamedSharding) -> Any:
-    """A traced value as `device_put` lays it over Explicit axes: as `reshard`, and it may become unreduced: along such
-    axes the first devices hold what the value was and the others zeros, as arrays that are put outside of programs."""
+    """A traced value as `device_put` lays it over Explicit axes: as `reshard`."""
     wanted = asked(sharding, aval_of(x).ndim, "device_put", is_consistent=False)
     assert wanted is not None  # a mesh with Explicit axes is not empty
     if isinstance(x, Tracer):
@@ -122,19 +119,6 @@ def _check_mesh(aval: ShapedArray, sharding: NamedSharding) -> None:
             f"reshard of a value of type {aval.short()} over {own.mesh} to {sharding} at {source.capture()}: "
             f"inside of a program a value stays on its {own.mesh.size} devices; move it with meshrt.device_put before "
             "the call"
-        )
-
-
-def _check_sums(aval: ShapedArray, sharding: NamedSharding) -> None:
-    """ShardingError if a value would have to become more of a partial sum than it is."""
-    have = unreduced_of(aval)
-    more = sharding.spec.unreduced - have
-    if more and not (sharding.spec.unreduced <= have | reduced_of(aval)):
-        raise errors.ShardingError(
-            f"reshard: the result cannot be more unreduced than the input: {aval.short()} holds partial sums over "
-            f"{sorted(map(str, have))}, and {sharding.spec} asks for {sorted(map(str, more))} more at "
-            f"{source.capture()}; ask dot_general or reduce_sum for partial sums with "
-            "out_sharding=P(..., unreduced={...})"
         )
 
 

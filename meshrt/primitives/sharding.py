@@ -88,8 +88,8 @@ def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
 
 
 def _joined(explicit: Any, given: Any) -> Any:
-    """The axes of a dimension that Explicit axes split, and that is to be split over Auto ones."""
-    if explicit is None:
+    """The axes of a dimension that Explicit axes split, and that is to be split over Auto ones, or over both."""
+    if explicit is None or set(axes_of(explicit)) <= set(axes_of(given)):
         return given
     if given is PartitionSpec.UNCONSTRAINED:
         return explicit

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshrt import errors
-from meshrt.core.references import AbstractRef, HighRef, is_ref, is_ref_type, placed_type, register_placing
+from meshrt.core.places import Placed, place_of, register_placing, with_place
+from meshrt.core.references import AbstractRef, HighRef, is_ref, is_ref_type, placed_type
 from meshrt.core.source import capture
 from meshrt.core.tracer import Tracer
 from meshrt.core.types import register_aval
@@ -19,7 +22,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract
 
-__all__ = ["Ref", "placed_types"]
+__all__ = ["Ref", "placed_types", "places_told", "told_types"]
 
 
 class _RefType(type):
@@ -170,11 +173,29 @@ def _placed(ref: Any) -> Any:
     return placed_type(ref) if is_ref(ref) else abstract(ref).update(placed=_placing(ref))  # (a struct)
 
 
-def _placing(ref: Any) -> NamedSharding:
-    sharding = getattr(ref, "sharding", None)
+def told_types(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """As `placed_types`, with the places of arrays too: what a trace is told that asked."""
+    types = placed_types(leaves)
+    return tuple([t if is_ref_type(t) or t.is_high else with_place(t, _found(x)) for t, x in zip(types, leaves)])
+
+
+def _found(value: Any) -> Any:
+    return place_of(value) if isinstance(value, Tracer) else _placing(value)
+
+
+def places_told(avals: Iterable[Any], shardings: Iterable[NamedSharding | None]) -> tuple[Any, ...]:
+    """The types of a call's arguments with how axes of all types split arrays among them, by the `shardings` of those
+    that lie on a mesh; the others are whole on all of its devices. (Types of references say it themselves.)"""
+    split = [_WHOLE if s is None or s.spec == _WHOLE.spec else s for s in shardings]
+    return tuple([a if is_ref_type(a) else Placed(a, s) for a, s in zip(avals, split)])
+
+
+def _placing(value: Any) -> NamedSharding:
+    sharding = getattr(value, "sharding", None)
     return sharding.abstract() if isinstance(sharding, NamedSharding) else _WHOLE
 
 
-register_placing(Ref, _placing)
+for _kind in (Ref, Array, np.ndarray):
+    register_placing(_kind, _placing)
 
 _WHOLE = NamedSharding(AbstractMesh((), ()), PartitionSpec())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Collection
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -146,6 +147,8 @@ def resolve_argnums(
 
     `what` arguments they are, "static" or "donate".
     """
+    if nums is None and names is None:  # as of most jitted functions; to ask for a signature takes a while
+        return (), ()
     signature = signature_of(fun)
     given_nums, given_names = _indices(nums), _names(names)
     if signature is None:
@@ -213,8 +216,7 @@ def parameters_alone(fun: Callable[..., Any]) -> Callable[..., Any]:
     if "operation" in attributes:
         return fun
     if type(fun) is FunctionType and "__wrapped__" not in attributes and "__signature__" not in attributes:
-        code = fun.__code__
-        return FunctionType(code, {}, closure=tuple(CellType() for _ in code.co_freevars))
+        return _of_code(fun.__code__)
     signature = signature_of(fun)
 
     def stand_in(*args: Any, **kwargs: Any) -> None:
@@ -223,6 +225,12 @@ def parameters_alone(fun: Callable[..., Any]) -> Callable[..., Any]:
     if signature is not None:
         stand_in.__signature__ = signature  # type: ignore[attr-defined]  # as inspect.signature reads it
     return stand_in
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_code(code: CodeType) -> FunctionType:
+    """A function that has the parameters of the functions of this code; it is never called. Every trace asks."""
+    return FunctionType(code, {}, closure=(CellType(),) * len(code.co_freevars))
 
 
 class ArgumentNames:

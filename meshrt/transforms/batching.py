@@ -15,8 +15,9 @@ from meshrt.core.basic.shapes import move_dim, split_size
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.leaks import refuse_leaks
 from meshrt.core.lojax import inlined_call, may_unbox
+from meshrt.core.places import place_of, register_placing, without_dim
 from meshrt.core.primitive import Primitive, missing_rule
-from meshrt.core.references import AbstractRef, is_ref, placed_type, register_placing
+from meshrt.core.references import AbstractRef, is_ref
 from meshrt.core.source import capture, transformed
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
@@ -76,7 +77,7 @@ class BatchTracer(Tracer):
         return whole.dec_rank(trace.axis.size, dim) if whole.is_high else whole.without(dim)
 
 
-register_placing(BatchTracer, lambda member: placed_type(member.value).without(member.dim).placed)
+register_placing(BatchTracer, lambda member: without_dim(place_of(member.value), member.dim))
 
 
 class BatchTrace(Trace):

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from meshrt import config, errors, tree_util
-from meshrt.core.again import tells_more
+from meshrt.core.again import ask_for_more, tells_more
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.places import place_of, with_place
 from meshrt.core.references import is_ref_type, placed_type
 from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
@@ -115,17 +116,23 @@ def _require_array(leaf: Any, tree: Any, i: int, told: Told, kind: Any) -> None:
         refuse_returned(what, name, leaf, path)
 
 
-def told_places(values: Sequence[Any], make: Callable[[list[Any]], T]) -> T:
+def told_places(values: Sequence[Any], make: Callable[[list[Any]], T], of_arrays: bool = True) -> T:
     """`make(types of the values)`, which traces a function that is given them.
 
-    Where the function asks how axes of all types split what references among them hold, and that is known of some, it
-    is traced again with types that say so. (If it then asks on, who traces around it may know more.)
+    Where the function asks how axes of all types split what it is given, and that is known of some, it is traced again
+    with types that say so: of references, and `of_arrays` unless it is a loop's, whose next turn is given others. (If
+    it then asks on, who traces around it may know more.)
     """
     types: list[Any] = [aval_of(x) for x in values]
-    if not any(map(is_ref_type, types)):
+    with tells_more():
         return make(types)
-    placed = [placed_type(x) for x in values]
-    if placed != types:
-        with tells_more():
-            return make(types)
-    return make(placed)
+    told = [_told(x, t, of_arrays) for x, t in zip(values, types)]
+    if told == types:
+        ask_for_more()
+    return make(told)
+
+
+def _told(value: Any, kind: Any, of_arrays: bool) -> Any:
+    if is_ref_type(kind):
+        return placed_type(value)
+    return with_place(kind, place_of(value)) if of_arrays and not kind.is_high else kind

@@ -46,8 +46,9 @@ def core_map(
     Each device has its part of what a reference holds, as the reference's sharding says; one that is not split is whole
     on all devices, and what they write to it is to be the same (a `psum`, for one). Collectives may name the mesh's
     axes. References that a traced function is given lie where the call's do, by which it is traced once more, the
-    first time that it asks; one that it made lies as the value of which it made it, if a constraint or `device_put`
-    says so, else Auto axes that may split it are refused. (Those of `run_state` and `run_scoped` are whole.)
+    first time that it asks; one that it made lies as the value of which it made it, if that is an argument or a
+    constraint or `device_put` says so, else Auto axes that may split it are refused. (Those of `run_state` and
+    `run_scoped` are whole.)
     `scratch_shapes` are types of references that the function is given, each device its own.
 
     Args:
@@ -176,8 +177,8 @@ def _refuse_unknown(ref: Tracer, kind: ShapedArray, region: Region) -> None:
     raise errors.UnplacedReferenceError(
         f"the body of core_map at {capture()} uses a reference of type {kind} that {ref.origin() or 'is traced'}. Over "
         f"axes of type Auto, here {names}, the type of a traced reference does not say how it is split, so what each "
-        f"device has of it is not known. {batch}Make it of a value that with_sharding_constraint or device_put "
-        "places, or give it to a jitted function that no vmap maps, whose calls say so, make the axes Explicit "
-        "(meshrt.make_mesh(axis_types=...)), which puts the split into the type, say it by meshrt.shard_map with "
-        "in_specs, or capture the reference from outside of the traced function"
+        f"device has of it is not known. {batch}Make it of an argument, or of a value that with_sharding_constraint or "
+        "device_put places, or give it to a jitted function that no vmap maps, whose calls say so, make the axes "
+        "Explicit (meshrt.make_mesh(axis_types=...)), which puts the split into the type, say it by meshrt.shard_map "
+        "with in_specs, or capture the reference from outside of the traced function"
     )

@@ -78,8 +78,31 @@ def test_as_in_jax(name: str) -> None:
 
 def test_mapped_without_a_method_it_is_refused() -> None:
     for lib in (meshrt, jax):
-        with pytest.raises(NotImplementedError, match="vmap"):
+        with pytest.raises(NotImplementedError, match="vmap is only supported for the buffer_callback primitive"):
             _mapped(lib, None, (0, 0))
+
+
+@pytest.mark.parametrize("has_side_effect", [False, True])
+def test_errors_name_the_function_that_was_called(has_side_effect: bool) -> None:
+    for lib in (meshrt, jax):
+        call = _callback(lib, _half, _struct(lib, 3), has_side_effect=has_side_effect)
+        with pytest.raises(ValueError, match=r"Buffer callbacks do not support JVP.*custom_jvp"):
+            lib.grad(lambda x, call=call: call(x).sum())(X[0])
+    with pytest.raises(errors.CallbackError, match=r"_fails of buffer_callback at .* failed: ValueError: too small"):
+        _callback(meshrt, _fails, _struct(meshrt, 3), has_side_effect=has_side_effect)(X[0])
+    with pytest.raises(errors.ArgumentValueError, match=r"^buffer_callback: .* cannot specify 64-bit types"):
+        wide = meshrt.ShapeDtypeStruct((3,), np.float64)
+        _callback(meshrt, _half, wide, has_side_effect=has_side_effect)(X[0])
+
+
+def _fails(ctx: Any, out: Any, x: Any) -> None:
+    raise ValueError("too small")
+
+
+def test_callbacks_that_return_something_are_refused() -> None:
+    for lib in (meshrt, jax):
+        with pytest.raises(RuntimeError, match="buffer_callback callback must not return any values"):
+            np.asarray(lib.jit(_callback(lib, lambda ctx, out, x: x, _struct(lib, 3)))(X[0]))
 
 
 def test_results_that_are_no_numbers_are_refused() -> None:

@@ -64,8 +64,6 @@ def test_reshard_refuses() -> None:
             reshard(X, None)
         with pytest.raises(errors.RankMismatchError):
             reshard(X, P(None, None, "x"))
-        with pytest.raises(errors.ShardingError, match="more unreduced"):
-            meshrt.jit(lambda v: reshard(v, P("x", unreduced={"y"})))(put(X, "x"))
     with meshrt.set_mesh(MIXED), pytest.raises(errors.ShardingError, match="Auto or Manual"):
         reshard(X, P("y"))
 
@@ -443,3 +441,59 @@ def test_vmap_takes_spmd_axis_name_or_a_dimension_that_is_split():
         a = meshrt.device_put(np.ones((8, 2), np.float32), P("x", None))
         with pytest.raises(errors.ShardingError, match="Only one of spmd_axis_name or arrays sharded on"):
             meshrt.vmap(lambda v: v * 2, spmd_axis_name="y")(a)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Values that are unreduced or reduced, where axes are Auto meanwhile
+
+ROWS = np.array([0, 1])
+ENTERED = {
+    "auto_axes": lambda lib, P: lib.sharding.auto_axes(lambda a: 2 * a + 1, out_sharding=P("x")),
+    "indexed": lambda lib, P: lambda a: a.at[ROWS].get(out_sharding=P(None, "y")),
+    "updated": lambda lib, P: lambda a: a.at[ROWS].add(np.float32(1), out_sharding=P("x")),
+    "einsum": lambda lib, P: lambda a: lib.numpy.einsum("ij,ij,ik->jk", a, a, a, out_sharding=P("y")),
+}
+
+
+@pytest.mark.parametrize("spec", [{"unreduced": {"x"}}, {"reduced": {"x"}}, {"unreduced": {"y"}, "reduced": {"x"}}])
+@pytest.mark.parametrize("name", ENTERED)
+def test_partial_sums_are_added_up_before_a_region_without_explicit_axes(name, spec) -> None:
+    """Values and derivatives are those of the whole; types are JAX's."""
+    number = np.arange(32, dtype=np.float32).reshape(4, 8) / 7
+
+    def run(lib, apply):
+        P, explicit, types = lib.sharding.PartitionSpec, lib.sharding.AxisType.Explicit, []
+        with lib.set_mesh(lib.make_mesh((2, 2), ("x", "y"), axis_types=(explicit,) * 2)):
+
+            def program(x):
+                out, pull = lib.vjp(ENTERED[name](lib, P), lib.sharding.reshard(x, P(**spec)))
+                (back,) = pull(out)
+                types.extend([str(lib.typeof(out)), str(lib.typeof(back))])
+                return out, lib.sharding.reshard(back, P())
+
+            return apply(program, number), types
+
+    (out, back), types = run(meshrt, lambda f, x: meshrt.jit(f)(x))
+    assert types == run(jax, jax.eval_shape)[1]
+    alone = {
+        "auto_axes": lambda a: 2 * a + 1,
+        "indexed": lambda a: a[ROWS],
+        "updated": lambda a: a.at[ROWS].add(1),
+        "einsum": lambda a: jax.numpy.einsum("ij,ij,ik->jk", a, a, a),
+    }[name]
+    wanted, pull = jax.vjp(alone, number)
+    np.testing.assert_allclose(out, wanted, rtol=1e-5)
+    np.testing.assert_allclose(back, pull(wanted)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec", [P(), P("x"), P("x", "y"), P("y"), P("y", reduced={"x"}), P(None, "y", unreduced={"x"})]
+)
+@pytest.mark.parametrize("wanted", [P(unreduced={"x"}), P(None, "y", unreduced={"x"}), P(unreduced={"x", "y"})])
+def test_reshard_makes_partial_sums_of_whole_values(spec, wanted) -> None:
+    number = np.arange(32, dtype=np.float32).reshape(4, 8)
+    explicit = meshrt.sharding.AxisType.Explicit
+    with meshrt.set_mesh(meshrt.make_mesh((2, 2), ("x", "y"), axis_types=(explicit,) * 2)):
+        value = meshrt.jit(lambda x: reshard(reshard(x, spec), wanted))(number)
+        assert meshrt.typeof(value).sharding.spec == P(*wanted.padded(2), unreduced=wanted.unreduced)
+        np.testing.assert_array_equal(meshrt.jit(lambda x: reshard(x, P()))(value), number)

@@ -110,3 +110,75 @@ def test_b25_types_never_contradict_propagation(case: Case) -> None:
             for ours, theirs in zip(mine, spec):
                 a, b = axes(ours), axes(theirs)
                 assert a[: len(b)] == b[: len(a)], f"{case.name} {split}: type {aval}, propagation {found.spec}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# device_put over meshes of both types
+
+MIXED = [("e",), ("a",), (None, "e"), ("e", "a"), (("e", "a"),), ("a", "e"), ()]
+
+
+def _mixed(lib):
+    types = lib.sharding.AxisType.Explicit, lib.sharding.AxisType.Auto
+    return lib.make_mesh((2, 4), ("e", "a"), axis_types=types)
+
+
+@pytest.mark.parametrize("source", [None, (), ("e",), (None, "e"), ("a", "e")])
+@pytest.mark.parametrize("spec", MIXED)
+def test_device_put_in_a_program_over_both_types_lies_as_outside_of_one(spec, source):
+    """Where types are asked for, JAX's say the same; its own programs put such values elsewhere than was said."""
+
+    def types(lib):
+        mesh, number = _mixed(lib), np.arange(64, dtype=np.float32).reshape(8, 8)
+        place = lambda spec: lib.sharding.NamedSharding(mesh, lib.sharding.PartitionSpec(*spec))
+        x = number if source is None else lib.device_put(number, place(source))
+        put = lambda x: lib.device_put(2 * x, place(spec))
+        return put, x, str(lib.typeof(lib.jit(lambda x: put(x) + 1)(x)))
+
+    put, x, kind = types(meshrt)
+    found, alone = meshrt.jit(put)(x), put(x)
+    assert kind == types(jax)[2] == str(meshrt.typeof(found))
+    np.testing.assert_array_equal(found, alone)
+    assert found.sharding.is_equivalent_to(alone.sharding, 2)
+    back = meshrt.jit(meshrt.grad(lambda x: (put(x) ** 2).sum()))(x)
+    np.testing.assert_array_equal(back, 8 * np.asarray(x))
+    assert str(meshrt.typeof(back)) == str(meshrt.typeof(x))
+
+
+def test_device_put_in_a_program_splits_over_explicit_axes_first():
+    where = meshrt.NamedSharding(_mixed(meshrt), meshrt.P(("a", "e")))
+    assert meshrt.device_put(np.zeros(8), where).sharding == where
+    with pytest.raises(errors.UnsupportedError, match=r"split over Explicit ones first, as in \('e', 'a'\)"):
+        meshrt.jit(lambda x: meshrt.device_put(x, where))(np.zeros(8))
+
+
+@pytest.mark.parametrize("target", ["mixed", "explicit", "other"])
+@pytest.mark.parametrize("source", [None, "mixed", "explicit"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_members_of_a_batch_are_put_over_another_mesh(target, source, dim):
+    """By vmap alone, without a program. Along dimension 0 JAX splits the batch as was said of a member."""
+
+    def program(lib):
+        explicit = lib.sharding.AxisType.Explicit
+        meshes = {
+            "mixed": _mixed(lib),
+            "explicit": lib.make_mesh((2, 4), ("x", "y"), axis_types=(explicit,) * 2),
+            "other": lib.make_mesh((8,), ("z",), axis_types=(explicit,)),
+        }
+        x = np.arange(64, dtype=np.float32).reshape(8, 8)
+        if source is not None:
+            x = lib.device_put(
+                x,
+                lib.sharding.NamedSharding(
+                    meshes[source], lib.sharding.PartitionSpec(None, meshes[source].axis_names[0])
+                ),
+            )
+        where = lib.sharding.NamedSharding(meshes[target], lib.sharding.PartitionSpec(meshes[target].axis_names[0]))
+        out = lib.vmap(lambda x: lib.device_put(x, where), in_axes=dim)(x)
+        return np.asarray(out), out.sharding.mesh.axis_names, tuple(out.sharding.spec)
+
+    found, axes, spec = program(meshrt)
+    wanted, names, along_batch = program(jax)
+    np.testing.assert_array_equal(found, wanted)
+    assert axes == names
+    assert spec == (along_batch if dim else (None, *along_batch))

@@ -103,6 +103,70 @@ def test_references_made_of_placed_values_lie_where_these_do(mesh):
         meshrt.jit(lambda x: _sizes(meshrt.new_ref(meshrt.lax.with_sharding_constraint(x, open_)), mesh))(jnp.zeros(8))
 
 
+ARRAYS = {
+    "nothing else": lambda f: f,
+    "a branch": lambda f: lambda x: lax.cond(True, f, lambda x: x, x),
+    "jit in jit": lambda f: lambda x: meshrt.jit(meshrt.jit(f))(x),
+    "jit in a branch": lambda f: lambda x: lax.cond(True, meshrt.jit(f), lambda x: x, x),
+    "a branch in checkpoint": lambda f: meshrt.checkpoint(lambda x: lax.cond(True, f, lambda x: x, x)),
+    "custom_vjp": _vjp,
+    "custom_jvp": _jvp,
+    "a batch": lambda f: lambda x: meshrt.vmap(meshrt.jit(f), in_axes=None, axis_size=2)(x)[0],
+    "a closure": lambda f: lambda x: lax.cond(True, lambda: f(x), lambda: x),
+}
+
+
+@pytest.mark.parametrize("how", ["jitted", "staged", "in_shardings"])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_references_made_of_arguments_lie_where_the_call_has_these(name, how, mesh):
+    """As where nothing is traced; a function that asks is traced for each way in which an argument lies."""
+    seen = []
+
+    def step(x):
+        r = meshrt.new_ref(x)
+        core_map(mesh)(lambda: seen.append(r[...].shape) or _add(r))
+        return r[...]
+
+    program, split = ARRAYS[name](step), NamedSharding(mesh, P("x"))
+    x = meshrt.device_put(jnp.zeros(8), split)
+    if how == "staged":
+        closed = meshrt.make_jaxpr(program)(x)
+        (out,) = meshrt.extend.core.jaxpr_as_fun(closed)(x)
+    elif how == "in_shardings":
+        out = meshrt.jit(program, in_shardings=split)(np.zeros(8, np.float32))
+    else:
+        jitted = meshrt.jit(program)
+        jitted(x)
+        count = len(seen)
+        out = jitted(x + 0)
+        assert len(seen) == count  # traced once for all that lie so
+    np.testing.assert_array_equal(out, NUMBERS)
+    assert set(seen) == {(2,)}
+
+
+def test_one_function_of_arguments_that_lie_in_several_ways(mesh):
+    """The parts that devices have follow each call's arguments: split, whole, on no mesh yet; alike for equal ones."""
+    parts = []
+
+    @meshrt.jit
+    def sizes(x, y):
+        r = meshrt.new_ref(x)
+        core_map(mesh)(lambda: parts.append(r[...].shape))
+        return x + y
+
+    whole, split = (meshrt.device_put(jnp.zeros((8, 4)), NamedSharding(mesh, P(*spec))) for spec in ((), (None, "x")))
+    for x in (split, whole, jnp.zeros((8, 4)), np.zeros((8, 4), np.float32), split):
+        np.testing.assert_array_equal(sizes(x, 1.0), np.ones((8, 4)))
+    assert parts == [(8, 1), (8, 4), (8, 4)]  # (that of arguments on no mesh is another trace)
+    assert (
+        sizes.lower(meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=split.sharding), 1.0)
+        .compile()(split, 1.0)
+        .sum()
+        == 32
+    )
+    assert len(parts) == 3
+
+
 def _add(r):
     r[...] += lax.axis_index("x")
 
