@@ -7,6 +7,7 @@ and which nothing orders are a race.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,6 +146,26 @@ class Memory:
         self._note(True, inside, actor, where)
         self.data.reshape(-1)[inside] = np.broadcast_to(np.asarray(value, self.data.dtype), numbers.shape)[counted]
         self.written.reshape(-1)[inside] = True
+
+    def update(
+        self, view: View, change: Callable[..., Any], operands: Sequence[Any], actor: Actor, where: Any, mask: Any
+    ) -> np.ndarray:
+        """Writes `change(what a view shows, *operands)` where `mask` is True; returns what was there. An element that
+        the view shows several times is changed as often, and each change finds what the one before it left. Raises as
+        `read`."""
+        found = self.read(view, actor, where, mask)
+        self.write(view, change(found, *operands), actor, where, mask)
+        numbers = self.elements(view)
+        counted = self._counted(numbers, mask)
+        if any(isinstance(step, Bitcast) for step in view) or np.unique(numbers[counted]).size == counted.sum():
+            return found
+        held = self.data.reshape(-1)
+        held[numbers[counted][::-1]] = found[counted][::-1]  # as it was
+        found, values = found.copy(), [np.broadcast_to(x, found.shape) for x in operands]
+        for i in map(tuple, np.argwhere(counted)):
+            found[i] = held[numbers[i]]
+            held[numbers[i]] = change(found[i], *[x[i] for x in values])
+        return found
 
     @staticmethod
     def _counted(numbers: np.ndarray, mask: Any) -> np.ndarray:
