@@ -255,6 +255,11 @@ class JaxprTrace(Trace):
         """The type that a value from outside has in the program."""
         return _captured_type(value)
 
+    def adopted(self, ref: Any) -> Any:
+        """What stands for a reference from outside while the program is recorded: the reference, where its type in the
+        program is that outside."""
+        return ref
+
     def literal(self, value: Any) -> Literal:
         """The Literal of a Python or NumPy scalar, one per type and value.
 
@@ -371,6 +376,22 @@ def _state_below(value: Any, below: Trace, passed: list[Any]) -> Any:
                 passed.append(below)
             below = below.parent  # type: ignore[attr-defined]
     return aval_of(value).state  # type: ignore[attr-defined]
+
+
+def adopted(ref: Any) -> Any:
+    """A reference as the programs being recorded have it: in a region in which each device has a part of what it holds
+    (`core_map`), the one to this part."""
+    below, own = _current.get(), ref._trace if isinstance(ref, Tracer) else None
+    around: list[JaxprTrace] = []
+    while below is not EVAL and below is not own:
+        if isinstance(below, JaxprTrace):
+            around.append(below)
+            below = below.outer
+        else:
+            below = below.parent  # type: ignore[attr-defined]
+    for trace in reversed(around):
+        ref = trace.adopted(ref)
+    return ref
 
 
 def _captured_type(value: Any) -> ShapedArray:

@@ -34,7 +34,7 @@ class Step:
         raise NotImplementedError
 
     def places(self, numbers: Any) -> Any:
-        """What the step gives of `numbers`, which name elements; where it reads beyond the end, the least of them all."""
+        """What the step gives of `numbers`, which name elements; beyond the end the least number that there is."""
         return self.read(numbers)
 
     def show(self, atom: Any) -> str:
