@@ -388,7 +388,7 @@ def adopted(ref: Any) -> Any:
             around.append(below)
             below = below.outer
         else:
-            below = below.parent  # type: ignore[attr-defined]
+            below = getattr(below, "parent", EVAL)
     for trace in reversed(around):
         ref = trace.adopted(ref)
     return ref
