@@ -378,22 +378,6 @@ def _state_below(value: Any, below: Trace, passed: list[Any]) -> Any:
     return aval_of(value).state  # type: ignore[attr-defined]
 
 
-def adopted(ref: Any) -> Any:
-    """A reference as the programs being recorded have it: in a region in which each device has a part of what it holds
-    (`core_map`), the one to this part."""
-    below, own = _current.get(), ref._trace if isinstance(ref, Tracer) else None
-    around: list[JaxprTrace] = []
-    while below is not EVAL and below is not own:
-        if isinstance(below, JaxprTrace):
-            around.append(below)
-            below = below.outer
-        else:
-            below = getattr(below, "parent", EVAL)
-    for trace in reversed(around):
-        ref = trace.adopted(ref)
-    return ref
-
-
 def _captured_type(value: Any) -> ShapedArray:
     """The type that a value from outside has in a program.
 

@@ -11,7 +11,7 @@ from meshrt import dtypes, errors
 from meshrt.core.basic.varying import vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type, register_placing
-from meshrt.core.trace import JaxprTrace, JaxprTracer, adopted
+from meshrt.core.trace import EVAL, JaxprTrace, JaxprTracer, Trace, Tracer, current_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_staging import joined
@@ -93,8 +93,25 @@ def free_ref(ref: Any) -> tuple[()]:
     return ()
 
 
+def _adopted(ref: Any) -> Any:
+    """A reference as the programs being recorded have it: in a region in which each device has a part of what it holds
+    (`core_map`), the one to this part."""
+    below: Trace = current_trace()
+    own = ref._trace if isinstance(ref, Tracer) else None
+    around: list[JaxprTrace] = []
+    while below is not EVAL and below is not own:
+        if isinstance(below, JaxprTrace):
+            around.append(below)
+            below = below.outer
+        else:
+            below = getattr(below, "parent", EVAL)
+    for trace in reversed(around):
+        ref = trace.adopted(ref)
+    return ref
+
+
 def _here(ref: Any, view: View = ()) -> Any:
-    """A reference as the program being traced has it, of which a view was made (`adopted`).
+    """A reference as the program being traced has it, of which a view was made (`_adopted`).
 
     Raises:
       ArgumentValueError: it was made of the whole, where each device has a part only.
@@ -102,9 +119,9 @@ def _here(ref: Any, view: View = ()) -> Any:
     if not is_ref(ref):
         return ref
     if type(ref) is HighRef:
-        parts = list(map(adopted, ref.parts))
+        parts = list(map(_adopted, ref.parts))
         return ref if all(map(operator.is_, parts, ref.parts)) else ref.aval.raise_val(*parts)
-    part = adopted(ref)
+    part = _adopted(ref)
     if view and part is not ref and part.aval.shape != aval_of(ref).shape:
         raise errors.ArgumentValueError(
             f"a view of {aval_of(ref)} is used in the body of a core_map, where each device has a part of that: "
