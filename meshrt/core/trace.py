@@ -265,6 +265,11 @@ class JaxprTrace(Trace):
         """The type that a value from outside has in the program."""
         return _captured_type(value)
 
+    def adopted(self, ref: Any) -> Any:
+        """What stands for a reference from outside while the program is recorded: the reference, where its type in the
+        program is that outside."""
+        return ref
+
     def literal(self, value: Any) -> Literal:
         """The Literal of a Python or NumPy scalar, one per type and value.
 

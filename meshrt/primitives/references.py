@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,14 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.varying import vary
 from meshrt.core.jaxpr import Eqn
+<<<<<<< HEAD
 from meshrt.core.places import place_of, register_placing
 from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type
 from meshrt.core.trace import JaxprTrace, JaxprTracer
+=======
+from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type, register_placing
+from meshrt.core.trace import EVAL, JaxprTrace, JaxprTracer, Trace, Tracer, current_trace
+>>>>>>> h-kern
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_staging import joined
@@ -77,7 +83,7 @@ def freeze(ref: Any) -> Any:
     >>> meshrt.freeze(meshrt.new_ref(jnp.arange(2)))
     Array([0, 1], dtype=int32)
     """
-    return freeze_p.bind(ref)
+    return freeze_p.bind(_here(ref))
 
 
 @boundary
@@ -92,11 +98,49 @@ def free_ref(ref: Any) -> tuple[()]:
     return ()
 
 
+def _adopted(ref: Any) -> Any:
+    """A reference as the programs being recorded have it: in a region in which each device has a part of what it holds
+    (`core_map`), the one to this part."""
+    below: Trace = current_trace()
+    own = ref._trace if isinstance(ref, Tracer) else None
+    around: list[JaxprTrace] = []
+    while below is not EVAL and below is not own:
+        if isinstance(below, JaxprTrace):
+            around.append(below)
+            below = below.outer
+        else:
+            below = getattr(below, "parent", EVAL)
+    for trace in reversed(around):
+        ref = trace.adopted(ref)
+    return ref
+
+
+def _here(ref: Any, view: View = ()) -> Any:
+    """A reference as the program being traced has it, of which a view was made (`_adopted`).
+
+    Raises:
+      ArgumentValueError: it was made of the whole, where each device has a part only.
+    """
+    if not is_ref(ref):
+        return ref
+    if type(ref) is HighRef:
+        parts = list(map(_adopted, ref.parts))
+        return ref if all(map(operator.is_, parts, ref.parts)) else ref.aval.raise_val(*parts)
+    part = _adopted(ref)
+    if view and part is not ref and part.aval.shape != aval_of(ref).shape:
+        raise errors.ArgumentValueError(
+            f"a view of {aval_of(ref)} is used in the body of a core_map, where each device has a part of that: "
+            f"{part.aval}. Make the view in the body, of the reference"
+        )
+    return part
+
+
 def _place(ref: Any, idx: Any, name: str) -> tuple[Any, View]:
     """The reference and the view that `idx` of a reference, or of a view of one, means."""
     view: View = ()
     if type(ref) is RefView:
         ref, view = ref.ref, ref.steps
+    ref = _here(ref, view)
     try:
         kind = ref_type(ref)
     except errors.ArgumentTypeError:
@@ -200,7 +244,7 @@ class RefView:
     __slots__ = ("ref", "steps")
 
     def __init__(self, ref: Any, steps: View):
-        self.ref, self.steps = ref, steps
+        self.ref, self.steps = _here(ref, steps), steps
 
     @property
     def type(self) -> AbstractRef:
@@ -289,7 +333,7 @@ class _At:
     __slots__ = ("ref", "steps")
 
     def __init__(self, ref: Any, steps: View = ()):
-        self.ref, self.steps = ref, steps
+        self.ref, self.steps = _here(ref, steps), steps
 
     def __getitem__(self, idx: Any) -> RefView:
         whole: Any = aval_of(self.ref)

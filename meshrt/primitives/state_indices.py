@@ -268,11 +268,17 @@ class Indexer(Step):
             if any(s != 1 for s in self._strides()):
                 x = static_slice(x, [0] * len(self.shape), aval_of(x).shape, self._strides())
             return x if not self.int_dims else reshape(x, self.out_shape())
+        return self._gathered(x, "clip")
+
+    def _gathered(self, x: Any, mode: str) -> Any:
         around = self._around()
         x = around.read(x)
         offset, mapped = self._numbers()
         sizes = [1 if d in mapped else n for d, n in enumerate(around.out_shape())]
-        return gather(x, self._vectors(), GatherDimensionNumbers(offset, mapped, mapped), sizes, mode="clip")
+        return gather(x, self._vectors(), GatherDimensionNumbers(offset, mapped, mapped), sizes, mode=mode)
+
+    def places(self, numbers: Any) -> Any:
+        return self.read(numbers) if self._is_block() else self._gathered(numbers, "fill")
 
     def write(self, x: Any, value: Any) -> Any:
         if self.is_trivial:

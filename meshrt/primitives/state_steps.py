@@ -33,6 +33,10 @@ class Step:
         """`x` with what the step gives of it replaced by `value`."""
         raise NotImplementedError
 
+    def places(self, numbers: Any) -> Any:
+        """What the step gives of `numbers`, which name elements; beyond the end the least number that there is."""
+        return self.read(numbers)
+
     def show(self, atom: Any) -> str:
         """The step as printed programs show it; `atom` writes an operand."""
         raise NotImplementedError

@@ -12,15 +12,20 @@ they mean: of an array `x`, `read(x, view)` is the part and `write(x, view, valu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshrt import tree_util
+from meshrt.core.basic.shapes import reshape
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.elementwise import add
 from meshrt.primitives.gather import scatter_add_p
+from meshrt.primitives.reshape import broadcasted_iota
 from meshrt.primitives.state_indices import Indexer
-from meshrt.primitives.state_steps import Step
+from meshrt.primitives.state_steps import Bitcast, Step
 
 __all__: list[str] = []
 
@@ -53,11 +58,36 @@ def read(x: Any, view: View) -> Any:
     return x
 
 
+def by_number(view: View) -> bool:
+    """Whether a view narrows what an array of indices gave. Where that names an element twice there are two copies of
+    it to change, of which one would be kept: such a view is changed by the numbers of its elements instead, where
+    these are int32 and no step reads them as other elements."""
+    first, *rest = view
+    if not rest or type(first) is not Indexer or not first.int_shape or math.prod(first.shape) >= 2**31:
+        return False
+    return not any(type(step) is Bitcast for step in rest)
+
+
+def on_numbers(
+    x: Any, view: View, change: Callable[[Any, Indexer], Any], places: Callable[[Step, Any], Any] | None = None
+) -> Any:
+    """`change(x as a vector, which of its elements the view shows)`, in the shape of `x`. `places(step, numbers)` is
+    what a step gives of the elements' numbers (default: `Step.places`); negative ones are beyond the end."""
+    shape, count = aval_of(x).shape, math.prod(aval_of(x).shape)
+    numbers = reshape(broadcasted_iota(np.dtype(np.int32), (count,), 0), shape)
+    for step in view:
+        numbers = step.places(numbers) if places is None else places(step, numbers)
+    at = Indexer((numbers,), (count,), aval_of(numbers).shape)
+    return reshape(change(reshape(x, (count,)), at), shape)
+
+
 def write(x: Any, view: View, value: Any) -> Any:
     """The array `x` with the part that a view shows replaced by `value`."""
     if not view:
         return value
     first, *rest = view
+    if by_number(view):
+        return on_numbers(x, view, lambda flat, at: at.write(flat, value))
     return first.write(x, write(first.read(x), tuple(rest), value) if rest else value)
 
 
@@ -67,6 +97,8 @@ def accumulate(x: Any, view: View, value: Any) -> Any:
         kind: Any = aval_of(x)
         return kind.vspace_add(x, value) if kind.is_high else add(x, value)
     first, *rest = view
+    if by_number(view):
+        return on_numbers(x, view, lambda flat, at: at.put(flat, value, scatter_add_p))
     if rest:
         return first.write(x, accumulate(first.read(x), tuple(rest), value))
     if type(first) is Indexer and first.int_shape:

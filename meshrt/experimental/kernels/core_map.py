@@ -7,9 +7,10 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.again import ask_for_more
+from meshrt.core.primitive import Primitive
 from meshrt.core.references import is_ref, placed_type
 from meshrt.core.source import capture
-from meshrt.core.trace import JaxprTrace, Tracer
+from meshrt.core.trace import JaxprTrace, JaxprTracer, Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.experimental.kernels.scopes import is_scoped, run_scoped
@@ -44,11 +45,19 @@ def core_map(
     (`pallas.tpu.create_tensorcore_mesh`) the function is a kernel that each core runs.
 
     Each device has its part of what a reference holds, as the reference's sharding says; one that is not split is whole
+<<<<<<< HEAD
     on all devices, and what they write to it is to be the same (a `psum`, for one). Collectives may name the mesh's
     axes. References that a traced function is given lie where the call's do, by which it is traced once more, the
     first time that it asks; one that it made lies as the value of which it made it, if that is an argument or a
     constraint or `device_put` says so, else Auto axes that may split it are refused. (Those of `run_state` and
     `run_scoped` are whole.)
+=======
+    on all devices, and what they write to it is to be the same (a `psum`, for one). Indices are of that part: its shape
+    is that of `ref[...]`. Functions in the body close over references, and are not given them. Collectives may name the
+    mesh's axes. References that a traced function is given lie where the call's do, by which it is traced once more,
+    the first time that it asks; one that it made lies as the value of which it made it, if a constraint or `device_put`
+    says so, else Auto axes that may split it are refused. (Those of `run_state` and `run_scoped` are whole.)
+>>>>>>> h-kern
     `scratch_shapes` are types of references that the function is given, each device its own.
 
     Args:
@@ -66,7 +75,7 @@ def core_map(
 
     Raises:
       ArgumentTypeError: `mesh` is no mesh of devices or cores.
-      ArgumentValueError: the function returns something.
+      ArgumentValueError: it returns something, or gives a function a reference of which a device has a part.
       UnplacedReferenceError: how a traced reference is split over Auto axes is not known.
     """
     options = {
@@ -92,11 +101,29 @@ def core_map(
 class _BodyTrace(JaxprTrace):
     """Records a body; references from outside are, in it, references to the device's parts."""
 
-    __slots__ = ("region",)
+    __slots__ = ("parts", "region")
 
     def __init__(self, name: str, region: Region):
         super().__init__(name)
         self.region = region
+        self.parts: dict[int, JaxprTracer] = {}
+
+    def adopted(self, ref: Any) -> Any:
+        part = self.parts.get(id(ref))
+        if part is None:
+            var: Any = self.atom(ref)  # (which keeps the reference)
+            part = self.parts[id(ref)] = JaxprTracer(self, var, getattr(ref, "source", None))
+        return part
+
+    def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        for a in args:
+            if is_ref(a) and getattr(a, "_trace", None) is not self and self.adopted(a).aval.shape != aval_of(a).shape:
+                raise errors.ArgumentValueError(
+                    f"in the body of the core_map {self.name} a reference from outside, of type {aval_of(a)}, is an "
+                    f"argument of a function that is traced for '{primitive}'. Each device has a part of it, "
+                    f"{self.adopted(a).aval}, which the functions that close over the reference see: let this one do so"
+                )
+        return super().process_primitive(primitive, args, params)
 
     def captured_type(self, value: Any) -> Any:
         if is_ref(value):

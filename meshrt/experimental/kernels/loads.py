@@ -23,16 +23,15 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.references import READ, WRITE, inner_type, is_ref_type
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.experimental.kernels.in_turn import Change, in_turn
 from meshrt.experimental.kernels.semaphores import KERNEL_ONLY, only_in_kernels, ref_and_view
-from meshrt.primitives.gather import scatter_add_p
 from meshrt.primitives.references import RefView
-from meshrt.primitives.scatter import scatter_max_p, scatter_min_p
 from meshrt.primitives.slice import pad
 from meshrt.primitives.slice import slice as static_slice
 from meshrt.primitives.state import uninitialized
 from meshrt.primitives.state_indices import Indexer, Slice
 from meshrt.primitives.state_steps import Step
-from meshrt.primitives.state_views import View, read, view_type, write
+from meshrt.primitives.state_views import View, by_number, on_numbers, read, view_type, write
 
 __all__ = [
     "Caching", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg",
@@ -257,10 +256,17 @@ def _read(x: Any, view: View) -> Any:
     return x
 
 
+def _places(step: Step, numbers: Any) -> Any:
+    whole, within = _padded(numbers, step)
+    return within.places(whole)
+
+
 def _changed(x: Any, view: View, change: Callable[[Any, View], Any]) -> Any:
     """`x` with what a view shows changed by `change(part, last step)`; elements beyond the end are dropped."""
     if not view:
         return change(x, ())
+    if by_number(view):
+        return on_numbers(x, view, lambda flat, at: change(flat, (at,)), _places)
     shape = aval_of(x).shape
     whole, first = _padded(x, view[0])
     rest = view[1:]
@@ -275,45 +281,52 @@ def _load_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     return shown if mask is None or other is None else jnp.where(mask, shown, other)
 
 
-def _replaced(cell: Any, view: View, change: Any, mask: Any) -> Any:
-    """Writes `change(what is there)` where `mask` is True; returns what was there."""
+def _replaced(cell: Any, view: View, change: Change, operands: Sequence[Any], mask: Any) -> Any:
+    """Writes `change(what is there, *operands)` where `mask` is True; returns what was there."""
+    if any(type(step) is Indexer and step.int_shape for step in view):
+        return _replaced_in_turn(cell, view, change, operands, mask)
     before = _read(cell.value, view)
-    after = change(before)
+    after = change(before, *operands)
     after = after if mask is None else jnp.where(mask, after, before)
     cell.value = _changed(cell.value, view, lambda part, last: write(part, last, after))
     return before
 
 
+def _replaced_in_turn(cell: Any, view: View, change: Change, operands: Sequence[Any], mask: Any) -> Any:
+    """The same where an array of indices may name an element several times: one index after another."""
+    found: list[Any] = []
+
+    def update(part: Any, last: View) -> Any:
+        step = last[0] if last else None
+        if type(step) is Indexer and step.int_shape:
+            part, before = in_turn(part, step, change, operands, mask)
+        else:
+            before = read(part, last)
+            after = change(before, *operands)
+            part = write(part, last, after if mask is None else jnp.where(mask, after, before))
+        found.append(before)
+        return part
+
+    cell.value = _changed(cell.value, view, update)
+    return found[0]
+
+
 def _swap_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     cell, *leaves = args
     view, value, mask = tree_util.tree_unflatten(params["tree"], leaves)
-    return _replaced(cell, view, lambda before: value, mask)
-
-
-# Kinds whose values all take part where arrays of indices name an element several times.
-_SCATTERS = {"add": scatter_add_p, "max": scatter_max_p, "min": scatter_min_p}
-
-
-def _combined(part: Any, last: View, value: Any, kind: str) -> Any:
-    step = last[0] if last else None
-    if type(step) is Indexer and step.int_shape:
-        return step.put(part, value, _SCATTERS[kind])
-    return write(part, last, _COMBINE[kind](read(part, last), value))
+    if mask is None:
+        before = _read(cell.value, view)
+        cell.value = _changed(cell.value, view, lambda part, last: write(part, last, value))
+        return before
+    return _replaced(cell, view, _COMBINE["xchg"], [value], mask)
 
 
 def _atomic_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     cell, *leaves = args
     view, operands, mask = tree_util.tree_unflatten(params["tree"], leaves)
     if params["kind"] == "cas":
-        expected, value = operands
-        return _replaced(cell, view, lambda before: jnp.where(before == expected, value, before), mask)
-    if params["kind"] in _SCATTERS and any(type(step) is Indexer and step.int_shape for step in view):
-        before = _read(cell.value, view)
-        nothing = jnp.zeros_like(operands[0]) if params["kind"] == "add" else before
-        value = operands[0] if mask is None else jnp.where(mask, operands[0], nothing)
-        cell.value = _changed(cell.value, view, lambda part, last: _combined(part, last, value, params["kind"]))
-        return before
-    return _replaced(cell, view, lambda before: _COMBINE[params["kind"]](before, operands[0]), mask)
+        return _replaced(cell, view, lambda old, cmp, val: jnp.where(old == cmp, val, old), operands, mask)
+    return _replaced(cell, view, _COMBINE[params["kind"]], operands, mask)
 
 
 def _both(*avals: Any, **params: Any) -> frozenset[Any]:

@@ -231,3 +231,72 @@ def test_masks_and_atomic_updates_on_gpus():
     f = pl.pallas_call(kernel, kind(OURS, (20,)), grid=(2,))
     args = drawn([kind(OURS, (20,))])
     np.testing.assert_allclose(evaluated("cuda", f, args)[0], args[0] + 1, rtol=1e-6)
+
+
+# Views of views, by what both a reference's and NumPy's have; `i` is a number that the kernel reads.
+VIEWS = {
+    "parts of parts": lambda x, i, lib: x[1:7:2][i][lib.ds(3, 6)],
+    "a column of a part": lambda x, i, lib: x[lib.ds(i, 4)][:, 3],
+    "another shape": lambda x, i, lib: x[2:6][:, 4:10].reshape(3, 8)[i, 1:7:3],
+    "another order": lambda x, i, lib: x.transpose(1, 0)[lib.ds(i, 3)][:, 1:6].reshape(15)[4:9],
+    "indices at last": lambda x, i, lib: x[1:6].transpose(1, 0)[lib.places, i],
+}
+
+
+class Views:
+    """What `VIEWS` index: a reference by `at`, and where it ends `ref[...]`."""
+
+    def __init__(self, ref):
+        self.ref = ref
+
+    def __getitem__(self, index):
+        return Views(self.ref.at[index])
+
+    def reshape(self, *shape):
+        return Views(self.ref.reshape(*shape))
+
+    def transpose(self, *order):
+        return Views(self.ref.transpose(*order))
+
+
+class ByNumpy:
+    places = np.array([3, -1, 0, -12], np.int32)
+    ds = staticmethod(lambda start, size: slice(start, start + size))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_views_on_gpus(name):
+    x, i = np.arange(96, dtype=np.float32).reshape(8, 12), np.int32([2])
+    numbers = VIEWS[name](np.arange(96).reshape(8, 12), 2, ByNumpy)
+    kinds = [meshrt.ShapeDtypeStruct(s, np.float32) for s in (x.shape, numbers.shape)]
+
+    class OfKernels:
+        ds = staticmethod(OURS.pl.ds)
+
+    def kernel(x_ref, i_ref, at_ref, whole_ref, part_ref):
+        OfKernels.places, number = at_ref[...], i_ref[0]
+        view = VIEWS[name](Views(x_ref), number, OfKernels).ref
+        part_ref[...] = view[...]
+        whole_ref[...] = x_ref[...]
+        changed = VIEWS[name](Views(whole_ref), number, OfKernels).ref
+        changed[...] = -part_ref[...]
+        meshrt.ref.addupdate(changed, ..., jnp.full(numbers.shape, 0.5))
+
+    f = OURS.pl.pallas_call(kernel, kinds)
+    whole, part = evaluated("cuda", f, [x, i, ByNumpy.places])
+    np.testing.assert_array_equal(part, x.reshape(-1)[numbers])
+    expected = x.copy().reshape(-1)
+    expected[numbers] = 0.5 - expected[numbers]
+    np.testing.assert_array_equal(whole, expected.reshape(x.shape))
+
+
+def test_additions_to_references_on_tpus():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+        meshrt.ref.addupdate(o_ref, slice(8, 16), x_ref[0:8])
+
+    for dtype in (np.float32, np.int8):
+        x = np.arange(16 * 128, dtype=np.float32).reshape(16, 128).astype(dtype)
+        f = OURS.pl.pallas_call(kernel, meshrt.ShapeDtypeStruct(x.shape, dtype))
+        (found,) = evaluated("tpu", f, [x])
+        np.testing.assert_array_equal(found, np.concatenate([x[:8], x[8:] + x[:8]]))

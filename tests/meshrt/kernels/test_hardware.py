@@ -10,6 +10,8 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
+from meshrt import errors
+from meshrt.experimental.kernels.mosaic import references
 from meshrt.experimental.pallas import ops
 from meshrt.runtime import hardware
 from tests.meshrt.kernels.hardware import (
@@ -109,6 +111,34 @@ def test_tpus_compile_slices_whose_starts_are_known_to_be_aligned(spec):
     in_specs = [pl.BlockSpec(memory_space=OURS.pltpu.SMEM), pl.BlockSpec(), pl.BlockSpec()]
     f = pl.pallas_call(kernel, types, grid=(2,), in_specs=in_specs, out_specs=[pl.BlockSpec()] * 2)
     assert "tpu_custom_call" in tpu_program(f, [scalars, *types]).compile(topology=spec).as_text()
+
+
+def row_at_a_multiple_of(count, rows, dtype):
+    pl = OURS.pl
+
+    def kernel(at_ref, x_ref, o_ref):
+        o_ref[0:1, :] = x_ref[pl.ds(pl.multiple_of(at_ref[0], count), 1), :]
+
+    kind, scalars = meshrt.ShapeDtypeStruct((rows, 128), dtype), meshrt.ShapeDtypeStruct((1,), np.int32)
+    in_specs = [pl.BlockSpec(memory_space=OURS.pltpu.SMEM), pl.BlockSpec()]
+    return tpu_program(pl.pallas_call(kernel, kind, in_specs=in_specs), [scalars, kind])
+
+
+@pytest.mark.tpu
+@needs_tpu
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(
+    ("dtype", "rows", "count"),
+    [("int8", 64, 32), ("int8", 40, 8), ("int8", 3, 4), ("int4", 64, 64), ("int4", 32, 8), ("bfloat16", 64, 8)],
+)
+def test_the_rows_of_a_tile_are_those_that_the_compiler_asks_for(spec, dtype, rows, count, monkeypatch):
+    dtype = jnp.dtype(dtype)
+    assert row_at_a_multiple_of(count, rows, dtype).compile(topology=spec)
+    with pytest.raises(errors.UnsupportedError, match=f"nothing says that this is a multiple of {count}, "):
+        row_at_a_multiple_of(count // 2, rows, dtype)
+    monkeypatch.setattr(references, "check_starts", lambda *_: None)
+    with pytest.raises(errors.MeshrtError, match="E2003"):
+        row_at_a_multiple_of(count // 2, rows, dtype).compile(topology=spec)
 
 
 def multiplied(precision):

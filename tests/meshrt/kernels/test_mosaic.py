@@ -236,6 +236,29 @@ def test_what_a_core_lacks_is_refused_with_operation_and_line(body, options, sai
         run(body, **options)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rows", "count"),
+    [("int8", 64, 32), ("int8", 48, 8), ("int8", 2, 4), ("int4", 128, 64), ("bfloat16", 64, 8)],
+)
+def test_rows_of_narrow_elements_begin_where_tiles_do(dtype, rows, count):
+    """Those that fill tiles of whole words have such: see `test_hardware.py`, which asks the compiler."""
+    kind = meshrt.ShapeDtypeStruct((rows, 128), jnp.dtype(dtype))
+
+    def compile_at(known):
+        def kernel(x_ref, o_ref):
+            @pl.loop(0, 2)
+            def _(i):
+                o_ref[0:1, :] = x_ref[pl.ds(i * known, 1), :]
+
+        return compile_text(pl.pallas_call(kernel, kind), kind)
+
+    assert compile_at(count)
+    with pytest.raises(
+        errors.UnsupportedError, match=rf"'get' of .*test_mosaic.py:\d+.* is a multiple of {count}, as it has"
+    ):
+        compile_at(count // 2)
+
+
 def wide(x_ref, o_ref):
     o_ref[...] = x_ref[...] + jnp.arange(128, dtype=np.int64).astype(F32)
 

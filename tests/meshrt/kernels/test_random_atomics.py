@@ -44,7 +44,7 @@ def test_atomic_updates_are_those_of_numpy(seed, interpret):
     kind, place = list(COMBINED)[seed % len(COMBINED)], str(rng.choice(list(PLACES)))
     dtype = [np.int32, np.uint32, np.float32][0 if kind in ("and", "or", "xor") else rng.integers(3)]
     x, held = (rng.integers(0, 50, shape).astype(dtype) for shape in ((STEPS, WIDTH), (ROWS, COLUMNS)))
-    at = np.stack([rng.permutation(COLUMNS)[:WIDTH] for _ in range(STEPS)]).astype(np.int32)
+    at = rng.integers(COLUMNS, size=(STEPS, WIDTH)).astype(np.int32)
 
     def kernel(x_ref, at_ref, _, held_ref, found_ref):
         i = pl.program_id(0)
@@ -63,18 +63,82 @@ def test_atomic_updates_are_those_of_numpy(seed, interpret):
         np.testing.assert_array_equal(ours, wanted)
 
 
-@pytest.mark.parametrize("kind", ["add", "max", "min"])
-def test_all_updates_of_an_element_that_indices_name_several_times_take_part(kind):
-    def kernel(x_ref, at_ref, mask_ref, _, held_ref):
+BOTH = pytest.mark.parametrize("interpret", [True, pltpu.InterpretParams()], ids=["loop", "simulator"])
+
+
+def changed_by(kernel, interpret, held, *inputs):
+    """`held` after a kernel that takes the inputs and a reference to it."""
+    there = pl.BlockSpec(memory_space=pl.ANY)
+    f = pl.pallas_call(
+        lambda *refs: kernel(*refs[:-2], refs[-1]), meshrt.ShapeDtypeStruct(held.shape, held.dtype),
+        in_specs=[*[pl.BlockSpec()] * len(inputs), there], out_specs=there,
+        input_output_aliases={len(inputs): 0}, interpret=interpret,
+    )  # fmt: skip
+    return f(*inputs, held)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", COMBINED)
+def test_all_updates_of_an_element_that_indices_name_several_times_take_part(kind, interpret):
+    def kernel(x_ref, at_ref, mask_ref, held_ref):
         getattr(triton, f"atomic_{kind}")(held_ref, (at_ref[...],), x_ref[...], mask=mask_ref[...])
 
-    x, at = np.float32([5, 1, -7, 2, 9]), np.int32([1, 1, 2, 2, 1])
-    mask, held = np.array([True, True, True, True, False]), np.float32([0, 0.5, 0.5])
+    x, at = np.int32([5, 1, 7, 2, 9]), np.int32([1, 1, 2, 2, 1])
+    mask, held = np.array([True, True, True, True, False]), np.int32([0, 3, 3])
     wanted = held.copy()
-    getattr(np, {"add": "add", "max": "maximum", "min": "minimum"}[kind]).at(wanted, at[mask], x[mask])
-    out = meshrt.ShapeDtypeStruct(held.shape, held.dtype)
-    f = pl.pallas_call(kernel, out, input_output_aliases={3: 0}, interpret=True)
-    np.testing.assert_array_equal(f(x, at, mask, held), wanted)
+    for value, i in zip(x[mask], at[mask]):
+        wanted[i] = COMBINED[kind](wanted[i], value)
+    np.testing.assert_array_equal(changed_by(kernel, interpret, held, x, at, mask), wanted)
+
+
+@BOTH
+def test_a_counter_gives_each_who_asks_a_number_of_its_own(interpret):
+    def kernel(count_ref):
+        count_ref[1, :] = triton.atomic_add(count_ref, (0, jnp.zeros(4, "int32")), 1)
+
+    found = changed_by(kernel, interpret, np.zeros((2, 4), np.int32))
+    np.testing.assert_array_equal(found, [[4, 0, 0, 0], [0, 1, 2, 3]])
+
+
+@BOTH
+def test_a_store_under_a_mask_keeps_what_a_masked_index_names_too(interpret):
+    def kernel(x_ref, held_ref):
+        i = jnp.arange(8)
+        triton.store(held_ref.at[jnp.minimum(i, 4)], x_ref[...], mask=i < 5)
+
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(changed_by(kernel, interpret, np.zeros(5, np.float32), x), x[:5])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("narrow", "wanted"),
+    [
+        (lambda r: r.at[1:3], [0, 1, 1, 0, 0]),
+        (lambda r: r.at[pl.ds(2, 4)], [0, 1, 1, 0, 0]),  # two of them beyond the end, and masked
+        (lambda r: r.reshape(2, 2).at[:, 0], [0, 1, 1, 0, 0]),
+    ],
+)
+def test_views_of_what_indices_name_several_times(narrow, wanted, interpret):
+    def kernel(at_ref, held_ref):
+        view = narrow(held_ref.at[at_ref[...]])
+        triton.atomic_add(view, (slice(None),), 1, mask=jnp.arange(view.shape[0]) < 2)
+
+    found = changed_by(kernel, interpret, np.zeros(5, np.int32), np.int32([1, 1, 2, 1]))
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_derivatives_of_updates_by_indices_given_twice():
+    def f(x, at):
+        def kernel(x_ref, at_ref, held_ref):
+            triton.atomic_add(held_ref, (at_ref[...],), x_ref[...] * x_ref[...])
+
+        return (changed_by(kernel, True, jnp.zeros(3), x, at) * jnp.arange(3.0)).sum()
+
+    x, at = np.float32([5, 1, 7, 2]), np.int32([1, 1, 2, 9])
+    np.testing.assert_array_equal(meshrt.grad(f)(x, at), [10, 2, 28, 0])
+    mapped = meshrt.vmap(f, in_axes=(0, None))(np.stack([x, 2 * x]), at)
+    np.testing.assert_array_equal(mapped, [124, 496])
 
 
 @pytest.mark.parametrize(("dtype", "value"), [(np.uint32, 1 << 31), (np.float32, 1 << 40), (np.float16, 3)])

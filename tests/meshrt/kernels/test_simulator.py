@@ -10,6 +10,7 @@ import meshrt.numpy as jnp
 from meshrt import errors
 from meshrt.experimental import pallas as pl
 from meshrt.experimental.pallas import tpu as pltpu
+from meshrt.experimental.pallas import triton
 from tests.meshrt.kernels import programs as p
 from tests.meshrt.kernels.test_calls import same
 
@@ -349,3 +350,24 @@ def test_negative_indices_count_from_the_end():
 
     f = pl.pallas_call(kernel, meshrt.ShapeDtypeStruct((2,), np.float32), interpret=pltpu.InterpretParams())
     np.testing.assert_array_equal(f(np.arange(6, dtype=np.float32).reshape(2, 3)), [0, 2])
+
+
+def test_masks_of_views_as_other_elements():
+    def kernel(x_ref, o_ref, kept_ref):
+        narrow, wide = kept_ref.bitcast(np.int16), kept_ref.at[4:6].bitcast(np.float32)
+        o_ref[...] = x_ref[...]
+        triton.store(o_ref.bitcast(np.int16), jnp.zeros((16, 4), np.int16), mask=jnp.arange(16)[:, None] < 4)
+        triton.store(narrow.at[2:6], jnp.zeros((4, 4), np.int16), mask=jnp.arange(4)[:, None] < 2)
+        triton.store(wide, jnp.zeros((2, 4), np.float32), mask=jnp.arange(4) < 2)
+        kept_ref[0] = triton.load(wide.at[1], mask=jnp.arange(4) < 2, other=7.0).astype(np.int32)
+
+    x = np.arange(1, 33, dtype=np.float32).reshape(8, 4)
+    out = [of(x.shape), of(x.shape, np.int32)]
+    for strict in (True, STRICT):
+        found, kept = pl.pallas_call(kernel, out, interpret=strict)(x)
+        np.testing.assert_array_equal(found, np.where(np.arange(8)[:, None] < 2, 0, x))
+        np.testing.assert_array_equal(kept[0], [0, 0, 7, 7])
+        np.testing.assert_array_equal(
+            np.argwhere(kept == 0),
+            [[0, 0], [0, 1], *[[1, i] for i in range(4)], *[[r, i] for r in (4, 5) for i in range(2)]],
+        )

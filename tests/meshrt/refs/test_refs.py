@@ -218,6 +218,24 @@ def test_the_array_it_was_made_from_stays():
     np.testing.assert_array_equal(r[...], [1.0, 2.0, 3.0])
 
 
+@pytest.mark.parametrize(
+    ("narrow", "shape"), [(lambda r: r.at[1:4], (3,)), (lambda r: r.reshape(2, 3).at[1:, :2], (1, 2))]
+)
+def test_a_part_of_what_an_index_given_twice_shows(narrow, shape):
+    at, held = np.int32([1, 1, 2, 1, -1, 9]), np.float32([5, 6, 7, 8, 9])  # what is beyond the end is dropped
+    numbers = narrow(meshrt.new_ref(np.int32([1, 1, 2, 1, 4, -1])))[...].reshape(-1)
+    values = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+    taken = numbers >= 0
+    wanted = held.copy()
+    np.add.at(wanted, numbers[taken], values.reshape(-1)[taken])
+    r = meshrt.new_ref(held)
+    meshrt.ref.addupdate(narrow(r.at[at]), ..., values)
+    np.testing.assert_array_equal(r[...], wanted)
+    wanted[numbers[taken]] = 3
+    narrow(r.at[at])[...] = np.full(shape, 3, np.float32)
+    np.testing.assert_array_equal(r[...], wanted)
+
+
 def test_an_instance_is_one_traced_or_not():
     r = meshrt.new_ref(0.0)
     assert isinstance(r, meshrt.Ref)

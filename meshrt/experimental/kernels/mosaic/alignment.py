@@ -1,8 +1,8 @@
 """Where slices of memory may begin: what Mosaic has to be told of starts that are computed.
 
 A vector is read from whole tiles. Along the last dimension a start has to be known to be a multiple of the lanes, along
-the one before it, of elements narrower than a word, of the rows of a tile at least (which tile it is, Mosaic decides;
-some are larger). What Mosaic cannot show it refuses (E2003); what is surely not known is refused here, with the line.
+the one before it, of elements narrower than a word, of the rows of a tile. What Mosaic cannot show it refuses (E2003);
+what is surely not known is refused here, with the line.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from jaxlib.mlir import ir
 
 from meshrt.experimental.kernels.mlir.walk import Walk
 
-__all__ = ["check_starts", "known_multiple"]
+__all__ = ["check_starts", "known_multiple", "tile_rows"]
 
-# Derived: a tile of a TPU's core has 8 rows of 128 lanes; arrays with fewer rows have tiles of fewer, in which a pair
-# of rows is the least that begins a word.
-_LANES, _ROWS, _FEWEST = 128, 8, 2
-_WORD = 32
+# Derived: a tile of a TPU's core has 8 rows of 128 lanes, of words.
+_LANES, _ROWS, _WORD = 128, 8, 32
+# Measured, by libtpu's compiler for v5e, v5p, v6e: memory of these widths whose rows fill tiles of 8 rows of words
+# has such tiles; that of others, and of two bytes, has tiles of 8 rows.
+_WHOLE_WORDS = (4, 8)
 
 
 def known_multiple(value: Any) -> int | None:
@@ -107,13 +108,21 @@ _RULES: dict[str, Any] = {
 }
 
 
+def tile_rows(rows: int, bits: int) -> int:
+    """The rows of a tile of memory with so many rows of elements of so many bits: at least those of a word."""
+    packed = _WORD // bits
+    if rows < _ROWS:
+        return max(1 << (rows - 1).bit_length(), packed)
+    return _ROWS * packed if bits in _WHOLE_WORDS and rows % (_ROWS * packed) == 0 else _ROWS
+
+
 def check_starts(walk: Walk, starts: Sequence[Any], shape: Sequence[int], bits: int) -> None:
     """UnsupportedError for slices of memory of `shape`, of elements of so many bits, that surely begin no vector."""
     for d in range(max(len(shape) - 2, 0), len(shape)):
         is_last = d == len(shape) - 1
         if not isinstance(starts[d], ir.Value) or (bits == _WORD and not is_last) or not _is_computed(starts[d]):
             continue
-        count = _LANES if is_last else _ROWS if shape[d] >= _ROWS else _FEWEST
+        count = _LANES if is_last else tile_rows(shape[d], bits)
         known = known_multiple(starts[d])
         if known is not None and known % count:
             whose = "the last dimension" if is_last else f"rows of elements of {bits} bits"

@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, memref, vector
 from jaxlib.mosaic.python import tpu
 
-from meshrt.core.jaxpr import Eqn
+from meshrt.core.jaxpr import Eqn, Var
 from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels import loads
 from meshrt.experimental.kernels.mlir.conversions import bits_of
@@ -272,7 +272,7 @@ def _addupdate(walk: Walk, eqn: Eqn, place: Place, value: ir.Value, *leaves: Any
 
 def eqn_of_values(eqn: Eqn, count: int) -> Eqn:
     """The equation as one on `count` operands of the type of the value that it writes."""
-    return Eqn(add_p, [eqn.invars[1]] * count, eqn.outvars, {}, eqn.source)
+    return Eqn(add_p, [eqn.invars[1]] * count, [Var(eqn.invars[1].aval)], {}, eqn.source)
 
 
 def _masked_load(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> ir.Value:

@@ -178,19 +178,14 @@ def _masked_swap(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
 
 _COMBINED: dict[str, Callable[..., Any]] = {
     "add": np.add, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor, "xchg": lambda x, y: y,
+    "xor": np.bitwise_xor, "xchg": lambda x, y: y, "cas": lambda x, cmp, val: np.where(x == cmp, val, x),
 }  # fmt: skip
 
 
 def _atomic_update(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     view, values, mask = tree_util.tree_unflatten(eqn.params["tree"], operands[1:])
-    before = operands[0].read(view, core.actor, eqn.source, mask)
-    if eqn.params["kind"] == "cas":
-        after = np.where(before == values[0], values[1], before)
-    else:
-        after = _COMBINED[eqn.params["kind"]](before, values[0])
-    operands[0].write(view, after, core.actor, eqn.source, mask)
-    return [before]
+    change = _COMBINED[eqn.params["kind"]]
+    return [operands[0].update(view, change, values, core.actor, eqn.source, mask)]
 
 
 def _empty_ref(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:

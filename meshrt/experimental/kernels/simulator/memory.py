@@ -7,6 +7,7 @@ and which nothing orders are a race.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +100,17 @@ class Memory:
             numbers = _shown(step, numbers)
         return numbers
 
+    def _mask(self, numbers: np.ndarray, view: View, mask: Any) -> Any:
+        """Which of the elements that a view shows a mask names: those of which a part is seen where it is True."""
+        as_bits = _from_bitcast(view)
+        if mask is None or not as_bits:
+            return mask
+        none = np.zeros(numbers.shape, self.data.dtype)
+        shown = _values(none, as_bits)
+        every = np.frombuffer(b"\xff" * shown.itemsize, shown.dtype)[0]
+        bits = _with_bits(none, as_bits, np.where(mask, every, shown)).tobytes()
+        return np.frombuffer(bits, np.uint8).reshape(*numbers.shape, none.itemsize).any(-1)
+
     def _check_bounds(self, numbers: np.ndarray, what: str, view: View, where: Any, mask: Any) -> None:
         outside = numbers == OUTSIDE
         if mask is not None:
@@ -120,6 +132,7 @@ class Memory:
           KernelRaceError: another actor may be writing them, if that is looked for.
         """
         numbers = self.elements(view)
+        mask = self._mask(numbers, view, mask)
         self._check_bounds(numbers, "read", view, where, mask)
         inside = numbers[self._counted(numbers, mask)]
         if self.checks.uninitialized_memory == "raise" and not self.written.reshape(-1)[inside].all():
@@ -130,21 +143,42 @@ class Memory:
         self._note(False, inside, actor, where)
         found = self.data.reshape(-1)[np.where(numbers == OUTSIDE, 0, numbers)] if self.data.size else self.data
         found = np.where(numbers == OUTSIDE, unwritten_value(self.data.dtype), found).astype(self.data.dtype)
-        at = next((i for i, step in enumerate(view) if isinstance(step, Bitcast)), None)
-        return found if at is None else _values(found, view[at:])
+        return _values(found, _from_bitcast(view))
 
     def write(self, view: View, value: Any, actor: Actor, where: Any, mask: Any = None) -> None:
         """Replaces what a view shows, where `mask` is True. Raises as `read`."""
         numbers = self.elements(view)
+        as_bits = _from_bitcast(view)
+        if as_bits:
+            held = self.data.reshape(-1)[numbers]
+            value = _with_bits(held, as_bits, value if mask is None else np.where(mask, value, _values(held, as_bits)))
+            mask = self._mask(numbers, view, mask)
         self._check_bounds(numbers, "write", view, where, mask)
-        at = next((i for i, step in enumerate(view) if isinstance(step, Bitcast)), None)
-        if at is not None:
-            value, mask = _with_bits(self.data.reshape(-1)[numbers], view[at:], value), None
         counted = self._counted(numbers, mask)
         inside = numbers[counted]
         self._note(True, inside, actor, where)
         self.data.reshape(-1)[inside] = np.broadcast_to(np.asarray(value, self.data.dtype), numbers.shape)[counted]
         self.written.reshape(-1)[inside] = True
+
+    def update(
+        self, view: View, change: Callable[..., Any], operands: Sequence[Any], actor: Actor, where: Any, mask: Any
+    ) -> np.ndarray:
+        """Writes `change(what a view shows, *operands)` where `mask` is True; returns what was there. An element that
+        the view shows several times is changed as often, and each change finds what the one before it left. Raises as
+        `read`."""
+        found = self.read(view, actor, where, mask)
+        self.write(view, change(found, *operands), actor, where, mask)
+        numbers = self.elements(view)
+        counted = self._counted(numbers, mask)
+        if _from_bitcast(view) or np.unique(numbers[counted]).size == counted.sum():
+            return found
+        held = self.data.reshape(-1)
+        held[numbers[counted][::-1]] = found[counted][::-1]  # as it was
+        found, values = found.copy(), [np.broadcast_to(x, found.shape) for x in operands]
+        for i in map(tuple, np.argwhere(counted)):
+            found[i] = held[numbers[i]]
+            held[numbers[i]] = change(found[i], *[x[i] for x in values])
+        return found
 
     @staticmethod
     def _counted(numbers: np.ndarray, mask: Any) -> np.ndarray:
@@ -219,6 +253,12 @@ def _cast(x: np.ndarray, dtype: Any) -> np.ndarray:
         return np.ascontiguousarray(packed).view(dtype)[..., 0]
     parts = np.ascontiguousarray(x)[..., None].view(dtype)
     return np.swapaxes(parts, -1, -2).reshape(*lead, rows * old // new, columns)
+
+
+def _from_bitcast(view: View) -> View:
+    """The steps of a view from where it reads elements as those of another type."""
+    at = next((i for i, step in enumerate(view) if isinstance(step, Bitcast)), len(view))
+    return view[at:]
 
 
 def _values(x: np.ndarray, view: View) -> np.ndarray:

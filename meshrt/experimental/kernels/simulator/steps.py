@@ -49,7 +49,7 @@ def simulate(call: Call, checks: Any, axes: Sequence[Any], operands: Sequence[np
         _place_arrays(machine, device, call, [x[device] for x in arrays])
     for core in machine.cores:
         for i, aval in enumerate(mapping.scratch_avals):
-            core.allocate(aval, f"scratch {i}, {aval},", ("scratch", i))
+            core.allocate(aval, f"scratch {i} ({aval})", ("scratch", i))
     machine.run([_core(core, call, sizes, plans[core.number] if plans else []) for core in machine.cores])
     results = []
     for o in range(mapping.num_outputs):

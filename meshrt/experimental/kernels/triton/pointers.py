@@ -17,7 +17,7 @@ from jaxlib.mlir.dialects import arith
 from jaxlib.triton import dialect as tt
 
 from meshrt import dtypes
-from meshrt.core.jaxpr import Eqn
+from meshrt.core.jaxpr import Eqn, Var
 from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels import loads
 from meshrt.experimental.kernels.mlir.conversions import converted
@@ -27,11 +27,15 @@ from meshrt.experimental.kernels.triton.filled import counted, filled, is_filled
 from meshrt.primitives import state
 from meshrt.primitives.elementwise import add_p
 from meshrt.primitives.state_indices import Indexer, Slice
+from meshrt.primitives.state_steps import Reshape, Step, Transpose
 
 __all__ = ["RULES", "Block", "element_bytes", "load", "outside", "store"]
 
 _I32, _I64 = np.dtype(np.int32), np.dtype(np.int64)
 STORED_BOOL = np.dtype(np.int8)
+
+
+_Taken = tuple[Step, tuple[int, ...]]  # a step of a view, and the shape of what it is taken of
 
 
 @dataclass(frozen=True)
@@ -59,19 +63,22 @@ def element_bytes(dtype: Any) -> int:
 class _Target:
     """The pointers to what a view shows of a block, as a tensor of `shape`, and where they lie inside of the array."""
 
-    def __init__(self, walk: Walk, block: Block, indexer: Indexer, shape: tuple[int, ...]):
+    def __init__(self, walk: Walk, block: Block, view: Sequence[_Taken], indexer: Indexer, shape: tuple[int, ...]):
+        """`indexer` is the last step of a view, `view` those before it."""
         self.walk, self.block, self.shape = walk, block, shape
         self.wide = math.prod(block.shape) * element_bytes(block.dtype) >= 2**31
-        given = iter(indexer.indices)
-        dims = self._dims(indexer)
+        indices = zip(indexer.indices, self._dims(indexer), indexer.shape)
+        places = [self._positions(index, dims, size) for index, dims, size in indices]
+        for step, of in reversed(view):
+            places = self._before(step, of, places)
+        given = iter(places)
         self.inside: ir.Value | None = None
         for d, n in enumerate(shape):
             if filled((n,)) != (n,):  # what the tensor has beyond the array that the view shows
                 self._bound(counted(walk, shape, d), n)
         total: ir.Value | None = None
         for d, hidden in enumerate(block.hidden):
-            index = 0 if hidden else next(given)
-            at = self._positions(index, None if hidden else next(dims))
+            at = self._spread(0) if hidden else next(given)
             if block.starts[d] is not None and not _is_zero(block.starts[d]):
                 at = self._sum(at, self._spread(block.starts[d]))
             if block.ragged[d]:
@@ -107,20 +114,60 @@ class _Target:
             else:
                 yield tuple(range(at, at + count)) if count else ()
 
-    def _positions(self, index: Any, dims: tuple[int, ...] | None) -> ir.Value:
-        """The elements that an index takes, as a tensor of the whole shape."""
+    def _positions(self, index: Any, dims: tuple[int, ...], size: int) -> ir.Value:
+        """The elements that an index takes of a dimension of this size, as a tensor of the whole shape."""
         walk = self.walk
         if type(index) is Slice:
-            assert dims is not None
             count = tt.make_range(walk.like((index.size,), _I32), 0, *filled((index.size,)))
             if index.stride != 1:
                 count = arith.muli(count, walk.constant(index.stride, (index.size,), _I32))
             whole = self._along(count, (index.size,), dims)
             return whole if _is_zero(index.start) else self._sum(whole, self._spread(index.start))
         if dims:
-            kind = [self.shape[d] for d in dims]
-            return self._along(index, tuple(kind), dims)
+            kind = tuple([self.shape[d] for d in dims])
+            return self._along(self._from_the_end(index, kind, size), kind, dims)
         return self._spread(index)
+
+    def _from_the_end(self, index: ir.Value, shape: tuple[int, ...], size: int) -> ir.Value:
+        """An array of indices of which negative ones count from the end."""
+        if not isinstance(index.owner, ir.Block) and index.owner.name == "tt.make_range":
+            return index
+        constant = lambda n: self.walk.constant(n, shape, _I32)
+        is_negative = arith.cmpi(arith.CmpIPredicate.slt, index, constant(0))
+        return arith.select(is_negative, arith.addi(index, constant(size)), index)
+
+    def _before(self, step: Step, of: tuple[int, ...], places: list[ir.Value]) -> list[ir.Value]:
+        """Where elements lie in what a step of a view is taken of, by where they lie in what it gives."""
+        if isinstance(step, Reshape):
+            return self._unraveled(self._raveled(places, step.shape), of)
+        if isinstance(step, Transpose):
+            return [places[step.permutation.index(d)] for d in range(len(places))]
+        if isinstance(step, Indexer) and not step.int_shape:
+            left = iter(places)
+            return [self._within(i, next(left)) if type(i) is Slice else self._spread(i) for i in step.indices]
+        self.walk.refuse(
+            "a view of a part that an array of indices names, or of elements as another type: index the reference by "
+            "the array last, and convert what is loaded"
+        )
+
+    def _raveled(self, places: Sequence[ir.Value], shape: Sequence[int]) -> ir.Value:
+        """The numbers of elements, in order, of an array of `shape`."""
+        total = self._spread(0)
+        for d, place in enumerate(places):
+            total = self._sum(total, arith.muli(place, self._spread(math.prod(shape[d + 1 :]))))
+        return total
+
+    def _unraveled(self, number: ir.Value, shape: Sequence[int]) -> list[ir.Value]:
+        whole = [arith.divui(number, self._spread(math.prod(shape[d + 1 :]))) for d in range(len(shape))]
+        return [place if d == 0 else arith.remui(place, self._spread(shape[d])) for d, place in enumerate(whole)]
+
+    def _constant(self, value: int) -> ir.Value:
+        return self._spread(value)
+
+    def _within(self, index: Slice, place: ir.Value) -> ir.Value:
+        if index.stride != 1:
+            place = arith.muli(place, self.walk.constant(index.stride, self.shape, _I32))
+        return place if _is_zero(index.start) else self._sum(place, self._spread(index.start))
 
     def _along(self, value: ir.Value, sizes: tuple[int, ...], dims: Sequence[int]) -> ir.Value:
         middle = [1] * len(self.shape)
@@ -150,10 +197,14 @@ def _is_zero(value: Any) -> bool:
 
 
 def _target(walk: Walk, block: Block, aval: Any, view: Sequence[Any], shape: tuple[int, ...]) -> _Target:
-    if len(view) > 1 or (view and not isinstance(view[0], Indexer)):
-        walk.refuse("a reference is indexed once, and not reshaped, transposed or seen as other elements")
-    whole = Indexer(tuple([Slice(0, n) for n in aval.shape]), aval.shape, ())
-    return _Target(walk, block, view[0] if view else whole, shape)
+    kind, taken = aval.inner_aval, []
+    for step in view:
+        taken.append((step, kind.shape))
+        kind = step.infer(kind)
+    if view and isinstance(view[-1], Indexer):
+        return _Target(walk, block, taken[:-1], view[-1], shape)
+    whole = Indexer(tuple([Slice(0, n) for n in shape]), shape, ())
+    return _Target(walk, block, taken, whole, shape)
 
 
 def outside(dtype: Any) -> Any:
@@ -210,7 +261,7 @@ def _swap(walk: Walk, eqn: Eqn, block: Block, value: ir.Value, *leaves: Any) -> 
 def _addupdate(walk: Walk, eqn: Eqn, block: Block, value: ir.Value, *leaves: Any) -> list[Any]:
     view, (aval, kind) = operands_of(walk, eqn, leaves), (eqn.invars[0].aval, eqn.invars[1].aval)
     old = load(walk, block, aval, view, kind.shape)
-    sum_of = Eqn(add_p, [eqn.invars[1]] * 2, eqn.outvars, {}, eqn.source)
+    sum_of = Eqn(add_p, [eqn.invars[1]] * 2, [Var(kind)], {}, eqn.source)
     store(walk, block, aval, view, walk.rules[add_p](walk, sum_of, old, value), kind.shape)
     return []
 
