@@ -10,14 +10,9 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.varying import vary
 from meshrt.core.jaxpr import Eqn
-<<<<<<< HEAD
 from meshrt.core.places import place_of, register_placing
 from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type
-from meshrt.core.trace import JaxprTrace, JaxprTracer
-=======
-from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type, register_placing
 from meshrt.core.trace import EVAL, JaxprTrace, JaxprTracer, Trace, Tracer, current_trace
->>>>>>> h-kern
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_staging import joined

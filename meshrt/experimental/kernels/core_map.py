@@ -45,19 +45,12 @@ def core_map(
     (`pallas.tpu.create_tensorcore_mesh`) the function is a kernel that each core runs.
 
     Each device has its part of what a reference holds, as the reference's sharding says; one that is not split is whole
-<<<<<<< HEAD
-    on all devices, and what they write to it is to be the same (a `psum`, for one). Collectives may name the mesh's
-    axes. References that a traced function is given lie where the call's do, by which it is traced once more, the
-    first time that it asks; one that it made lies as the value of which it made it, if that is an argument or a
-    constraint or `device_put` says so, else Auto axes that may split it are refused. (Those of `run_state` and
-    `run_scoped` are whole.)
-=======
     on all devices, and what they write to it is to be the same (a `psum`, for one). Indices are of that part: its shape
     is that of `ref[...]`. Functions in the body close over references, and are not given them. Collectives may name the
     mesh's axes. References that a traced function is given lie where the call's do, by which it is traced once more,
-    the first time that it asks; one that it made lies as the value of which it made it, if a constraint or `device_put`
-    says so, else Auto axes that may split it are refused. (Those of `run_state` and `run_scoped` are whole.)
->>>>>>> h-kern
+    the first time that it asks; one that it made lies as the value of which it made it, if that is an argument or a
+    constraint or `device_put` says so, else Auto axes that may split it are refused. (Those of `run_state` and
+    `run_scoped` are whole.)
     `scratch_shapes` are types of references that the function is given, each device its own.
 
     Args:
