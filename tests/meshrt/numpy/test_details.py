@@ -1,5 +1,7 @@
 """Details that programs meet, beside JAX: values, dtypes, weak types, kinds of errors. One row, one difference once."""
 
+import re
+
 import jax
 import jax.numpy
 import numpy as np
@@ -35,6 +37,10 @@ ROWS = {
     "partitions": lambda l: [l.numpy.partition(NANS.astype(t), k) for t in ("float32", "bfloat16") for k in (0, 5, -1)],
     "argpartitions": lambda l: [l.numpy.argpartition(np.stack([NANS, NANS[::-1]], 1), k, axis=0) for k in (0, 4)],
     "signs of partitioned zeros": lambda l: l.numpy.signbit(l.numpy.partition(NANS, 4)),
+    "names of sums of powers": lambda l: [
+        re.findall(r"custom_jvp_call\[\s*name=(\w+)", str(l.make_jaxpr(getattr(l.numpy, name))(F34, F34)))
+        for name in ("logaddexp", "logaddexp2")
+    ],
     # vectors are not flattened
     "reshapes": lambda l: [str(l.make_jaxpr(_of_vectors(l, name))(F34[0])).count("reshape[") for name in FLAT],
     # an integer exponent that is not static: the base's dtype, strong; the derivative at zero
