@@ -41,12 +41,13 @@ def test_ragged_batches_and_their_gradients(layers, bidirectional):
         known = ours.unpack_lstm_weights(weights, *sizes, bidirectional)
         return ours.lstm_ref(x, h, c, *known, LENGTHS, *sizes, 0.0, bidirectional)
 
-    expected = wanted(x, h, c, weights)
-    slopes = jax.grad(lambda *a: _weighed(wanted(*a)), (0, 1, 2, 3))(x, h, c, weights)
+    every = (0, 1, 2, 3)
+    expected = jax.jit(wanted)(x, h, c, weights)
+    slopes = jax.jit(jax.grad(lambda *a: _weighed(wanted(*a)), every))(x, h, c, weights)
     for function in (packed, unpacked):
-        for a, b in zip(function(x, h, c, weights), expected, strict=True):
+        for a, b in zip(meshrt.jit(function)(x, h, c, weights), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
-    got = meshrt.grad(lambda *a: _weighed(packed(*a)), (0, 1, 2, 3))(x, h, c, weights)
+    got = meshrt.jit(meshrt.grad(lambda *a: _weighed(packed(*a)), every))(x, h, c, weights)
     for a, b in zip(got, slopes, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
