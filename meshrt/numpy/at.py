@@ -219,7 +219,7 @@ def _update_window(x: Any, values: Any, window: StaticSlicePlan, plan: GatherPla
         x, values = _kept(x, x.dtype), _kept(values, values.dtype)
     starts = window.starts or (0,) * x.ndim
     sizes = tuple(b - a for a, b in zip(starts, window.limits))
-    values = reshape_p.bind(_updates(values, plan), new_sizes=sizes)
+    values = lax.reshape(_updates(values, plan), sizes)
     whole = StaticSlicePlan(window.starts, window.limits, None, (), (), (), sizes)
     window = static_slice(x, whole)
     values = _as_split(combine(window, values), aval_of(window))

@@ -174,7 +174,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     """
     a, b = _operands("vdot", a, b)
     a = el.conj(a)
-    flat = [reshape_p.bind(x, new_sizes=(x.size,)) for x in (a, b)]
+    flat = [lax.reshape(x, (x.size,)) for x in (a, b)]
     return dot(*flat, precision=precision, preferred_element_type=preferred_element_type)
 
 
@@ -314,7 +314,7 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
     unsupported_argument("outer", "out", out)
     a, b = _operands("outer", a, b)
     # Flattened first: types along Explicit axes follow through each of the two steps, but not through both at once.
-    a, b = (reshape_p.bind(x, new_sizes=(x.size,)) if x.ndim != 1 else x for x in (a, b))
+    a, b = (lax.reshape(x, (x.size,)) for x in (a, b))
     return reshape_p.bind(a, new_sizes=(a.size, 1)) * reshape_p.bind(b, new_sizes=(1, b.size))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, lax
-from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.dimensions.expression import min_dim, non_negative_dim
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
@@ -25,7 +24,7 @@ def _cumulative(name: str, p: Callable[..., Any], a: Any, axis: Any, dtype: Any,
     unsupported_argument(name, "out", out)
     x = operand_array(name, a)
     if axis is None or (x.ndim == 0 and x.weak_type):  # Python's numbers, which are weak, have the axis of a vector
-        x, axis = reshape_p.bind(x, new_sizes=(x.size,)), 0 if axis is None else axis
+        x, axis = lax.reshape(x, (x.size,)), 0 if axis is None else axis
     axis = canonical_axis(axis, x.ndim, name)
     if dtype is None:
         result = work = promoted_integer(x.dtype) if x.dtype == np.bool_ else x.dtype

@@ -128,4 +128,4 @@ def diagflat(v: Any, k: int = 0) -> Any:
            [0, 2]], dtype=int32)
     """
     x = operand_array("diagflat", v)
-    return diag(reshape_p.bind(x, new_sizes=(x.size,)), k)
+    return diag(lax.reshape(x, (x.size,)), k)

@@ -219,7 +219,7 @@ def take(
     a = asarray(operand("take", a))
     indices = operand("take", indices, 1)
     if axis is None:
-        a, axis = reshape_p.bind(a, new_sizes=(a.size,)), 0
+        a, axis = lax.reshape(a, (a.size,)), 0
     axis = canonical_axis(axis, a.ndim, "take")
     shape = np.shape(indices) if not hasattr(indices, "shape") else indices.shape
     n = a.shape[axis]
@@ -277,7 +277,7 @@ def take_along_axis(
     if axis is None:
         if indices.ndim != 1:
             raise ShapeError(f"take_along_axis with axis=None needs a vector of indices, got {indices.shape}")
-        a, axis = reshape_p.bind(a, new_sizes=(a.size,)), 0
+        a, axis = lax.reshape(a, (a.size,)), 0
     if a.ndim != indices.ndim:
         raise ShapeError(
             f"indices and arr must have the same number of dimensions; {indices.ndim} vs. {a.ndim} (in take_along_axis)"

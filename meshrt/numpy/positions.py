@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, lax
-from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.trace import not_concrete
 from meshrt.core.types import aval_of
 from meshrt.lax.filled import sharding_like
@@ -77,7 +76,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
 
 def _nonzero_sized(a: Any, size: int, fill_value: Any) -> tuple[Any, ...]:
     """The k-th nonzero element is where the running count reaches k + 1."""
-    mask = reshape_p.bind(a if a.dtype == np.bool_ else not_equal(a, 0), new_sizes=(a.size,))
+    mask = lax.reshape(a if a.dtype == np.bool_ else not_equal(a, 0), (a.size,))
     fills = fill_value if isinstance(fill_value, tuple) else (0 if fill_value is None else fill_value,) * a.ndim
     if len(fills) != a.ndim or any(np.ndim(fill) for fill in fills):
         raise ShapeError(f"fill_value must be a scalar or a tuple of length {a.ndim}; got {fill_value}")
@@ -106,7 +105,7 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
     Array([1, 2], dtype=int32)
     """
     a = asarray(operand("flatnonzero", a))
-    return nonzero(reshape_p.bind(a, new_sizes=(a.size,)), size=size, fill_value=fill_value)[0]
+    return nonzero(lax.reshape(a, (a.size,)), size=size, fill_value=fill_value)[0]
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
@@ -126,7 +125,7 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     a = asarray(operand("argwhere", a))
     if a.ndim:
         return stack(nonzero(a, size=size, fill_value=fill_value), 1)
-    (found,) = nonzero(reshape_p.bind(a, new_sizes=(1,)), size=size, fill_value=fill_value)
+    (found,) = nonzero(lax.reshape(a, (1,)), size=size, fill_value=fill_value)
     return zeros((*found.shape, 0), found.dtype)
 
 
@@ -151,7 +150,7 @@ def compress(
     """
     unsupported_argument("compress", "out", out)
     a, condition = asarray(operand("compress", a, 1)), asarray(operand("compress", condition))
-    a, axis = (reshape_p.bind(a, new_sizes=(a.size,)), 0) if axis is None else (a, canonical_axis(axis, a.ndim))
+    a, axis = (lax.reshape(a, (a.size,)), 0) if axis is None else (a, canonical_axis(axis, a.ndim))
     n = a.shape[axis]
     if condition.ndim != 1:
         raise ShapeError(f"compress: condition must be a 1D array, got shape {condition.shape}")
@@ -185,4 +184,4 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
     Array([1, 3], dtype=int32)
     """
     condition = asarray(operand("extract", condition))
-    return compress(reshape_p.bind(condition, new_sizes=(condition.size,)), arr, size=size, fill_value=fill_value)
+    return compress(lax.reshape(condition, (condition.size,)), arr, size=size, fill_value=fill_value)

@@ -20,7 +20,7 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.choose import choose
 from meshrt.numpy.operands import ShapeError, canonical_axes, to_dtype, unsupported_argument
-from meshrt.numpy.ufuncs import real
+from meshrt.numpy.ufuncs import not_equal, real
 from meshrt.primitives import reduce as rd
 
 __all__ = ["all", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "max", "min", "prod", "ptp", "sum"]
@@ -136,7 +136,8 @@ def _accumulate(
 ) -> Any:  # fmt: skip
     x = operand_array(name, a)
     if dtype is None:
-        result = promoted_integer(x.dtype) if promote_integers or x.dtype == np.bool_ else x.dtype
+        wanted = promoted_integer(x.dtype) if promote_integers or x.dtype == np.bool_ else x.dtype
+        result = dtypes.check_user_dtype(wanted, name)
         work = computation_dtype(result)
     else:
         result = work = dtypes.check_user_dtype(dtype, name)
@@ -215,7 +216,8 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     Array(2, dtype=int32)
     """
     x = operand_array("count_nonzero", a)
-    return sum(el.ne_p.bind(x, np.zeros((), x.dtype)[()]), axis, dtypes.default_int_dtype(), keepdims=keepdims)
+    counted = x if x.dtype == np.bool_ else not_equal(x, 0)
+    return sum(counted, axis, dtypes.default_int_dtype(), keepdims=keepdims)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def _extreme(
                     f"zero-size array to reduction operation {name} which has no identity: shape {x.shape} along "
                     f"{empty}; give initial="
                 )
-        x = to_dtype(x, x.dtype)
+        x = to_dtype(x, dtypes.check_user_dtype(x.dtype, name))
         return reduce_with(name, p, x, axis, keepdims, initial, where, combine, identity)
 
     function.__name__ = function.__qualname__ = name
@@ -327,7 +329,7 @@ def _arg(name: str, find: Callable[..., Any], doc: str, example: str) -> Callabl
             )
         shape, axes = x.shape, canonical_axes(axis, x.ndim, name)
         if axis is None:
-            x, at = reshape_p.bind(x, new_sizes=(x.size,)), 0
+            x, at = lax.reshape(x, (x.size,)), 0
         else:
             at = axes[0]
         if x.shape[at] == 0:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, dtypes, errors, lax
-from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.completion import declared
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.types import aval_of
@@ -53,7 +52,7 @@ def _prepared(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tup
                 "stability."
             )
     if axis is None:
-        return reshape_p.bind(x, new_sizes=(x.size,)), 0
+        return lax.reshape(x, (x.size,)), 0
     return x, canonical_axis(axis, x.ndim, name)
 
 
@@ -137,6 +136,12 @@ def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
     return lax.sort((*arrays[::-1], positions), dimension=axis, num_keys=len(arrays))[-1]
 
 
+def _negated_in_order(x: Any) -> bool:
+    """Whether negating turns the order of elements around. The least integer is its own negative; of floats NaNs with a
+    sign come first in it, other NaNs last, as `partition` has them."""
+    return dtypes.issubdtype(x.dtype, np.floating)
+
+
 def _at_kth(name: str, a: Any, kth: int, axis: int) -> tuple[Any, int, int]:
     x = asarray(operand(name, a))
     if dtypes.issubdtype(x.dtype, np.complexfloating):
@@ -161,9 +166,13 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
     Array([1, 2, 5, 4], dtype=int32)
     """
     x, cut, axis = _at_kth("partition", a, kth, axis)
-    ordered, size = lax.sort(x, dimension=axis), x.shape[axis]
-    below = lax.slice_in_dim(ordered, 0, cut, axis=axis)
-    above = lax.rev(lax.slice_in_dim(ordered, cut, size, axis=axis), (axis,))
+    size = x.shape[axis]
+    if _negated_in_order(x):
+        below, above = -lax.top_k(-x, cut, axis=axis)[0], lax.top_k(x, size - cut, axis=axis)[0]
+    else:
+        ordered = lax.sort(x, dimension=axis)
+        below = lax.slice_in_dim(ordered, 0, cut, axis=axis)
+        above = lax.rev(lax.slice_in_dim(ordered, cut, size, axis=axis), (axis,))
     return lax.concatenate([below, above], axis)
 
 
@@ -180,7 +189,11 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
     Array([1, 3, 0, 2], dtype=int32)
     """
     x, cut, axis = _at_kth("argpartition", a, kth, axis)
-    positions, size = argsort(x, axis, dtype=np.int32), x.shape[axis]
+    size = x.shape[axis]
+    if _negated_in_order(x):
+        positions = lax.top_k(-x, size, axis=axis)[1]
+    else:
+        positions = argsort(x, axis, dtype=np.int32)
     below = lax.slice_in_dim(positions, 0, cut, axis=axis)
     above = lax.sort(lax.slice_in_dim(positions, cut, size, axis=axis), dimension=axis)
     return lax.concatenate([below, above], axis)

@@ -95,13 +95,15 @@ def _complex_sum_of_powers(x: Any, y: Any, top: Any, exponential: Primitive, sca
     return el.complex(el.real_p.bind(out), el.sub_p.bind(angle, half))
 
 
-def _with_weights(exponential: Primitive, scale: float) -> Callable[[Any, Any], Any]:
-    """`_sum_of_powers` of one base, whose derivative is base ** (operand - result): also for equal operands, where
-    the larger of them and the absolute value of their difference have no derivative."""
+def _with_weights(name: str, exponential: Primitive, scale: float) -> Callable[[Any, Any], Any]:
+    """`_sum_of_powers` of one base, under the name that programs show. Its derivative is base ** (operand - result):
+    also for equal operands, where the larger of them and the absolute value of their difference have no derivative."""
 
-    @fused_custom_jvp
-    def function(x: Any, y: Any) -> Any:
+    def summed(x: Any, y: Any) -> Any:
         return _sum_of_powers(x, y, exponential, scale)
+
+    summed.__name__ = summed.__qualname__ = name
+    function = fused_custom_jvp(summed)
 
     @function.defjvp
     def derivative(primals: Any, tangents: Any) -> Any:
@@ -120,7 +122,8 @@ def _without_infinity(x: Any) -> Any:
     return choose(isposinf(x), scalar_like(x, 0), x)
 
 
-_natural, _binary = _with_weights(el.exp_p, 1.0), _with_weights(el.exp2_p, 1 / np.log(2))
+_natural = _with_weights("logaddexp", el.exp_p, 1.0)
+_binary = _with_weights("logaddexp2", el.exp2_p, 1 / np.log(2))
 
 
 @at_once(2)

@@ -130,10 +130,10 @@ def closed_leaves(structure: Any, avals: Sequence[Any]) -> tuple[Any, list[Any]]
     """
     if not has_high_types():
         return None
+    if all(kind.opens for kind in _kinds_within(structure)):
+        return None
     is_node = lambda x: type(x) is TakenApart and not x.kind.opens
     leaves, outer = tree_util.tree_flatten(numbered(structure), is_leaf=is_node)
-    if not any(map(is_node, leaves)):
-        return None
     return outer, [x.kind if type(x) is TakenApart else avals[x.index] for x in leaves]
 
 
@@ -192,6 +192,17 @@ def leaf_paths(structure: Any) -> list[Any]:
     return [path for path, _ in tree_util.tree_leaves_with_path(numbered(structure))]
 
 
+def _kinds_within(structure: Any) -> list[HiType]:
+    """The types of the values in a structure that were taken apart. No value is made of it: classes of users' may
+    refuse to be made of anything but arrays."""
+    node = structure.node_data()
+    if node is None:
+        return []
+    if node[0] is TakenApart:
+        return [node[1]]
+    return [kind for child in structure.children() for kind in _kinds_within(child)]
+
+
 def numbered(structure: Any) -> Any:
     """A pytree of a structure that `flatten` gave, whose leaves know their position (`index`)."""
     return kept_apart(structure, map(_Place, range(structure.num_leaves)))
@@ -199,11 +210,10 @@ def numbered(structure: Any) -> Any:
 
 def plain(structure: Any) -> Any:
     """A structure that `taken_apart` gave with a tuple of its arrays in the place of each high value."""
-    tree = numbered(structure)
-    is_node = lambda x: type(x) is TakenApart
-    if not any(map(is_node, tree_util.tree_leaves(tree, is_leaf=is_node))):
+    if not _kinds_within(structure):
         return structure
-    whole = tree_util.tree_map(lambda x: x.arrays if is_node(x) else x, tree, is_leaf=is_node)
+    is_node = lambda x: type(x) is TakenApart
+    whole = tree_util.tree_map(lambda x: x.arrays if is_node(x) else x, numbered(structure), is_leaf=is_node)
     return tree_util.tree_structure(whole)
 
 
@@ -212,10 +222,9 @@ def same_structure(one: Any, two: Any) -> bool:
     weakness and sharding, as arguments of a program may."""
     if one == two:
         return True
-    is_node = lambda x: type(x) is TakenApart
-    kinds = [
-        tuple([x.kind for x in tree_util.tree_leaves(numbered(s), is_leaf=is_node) if is_node(x)]) for s in (one, two)
-    ]
+    kinds = [tuple(_kinds_within(structure)) for structure in (one, two)]
+    if not any(kinds):
+        return False
     return _alike(*kinds) and bool(plain(one) == plain(two))
 
 

@@ -15,7 +15,7 @@ MODULES = (
     "jax.experimental.compute_on", "jax.experimental.hijax",
     "jax.experimental.jet", "jax.experimental.layout", "jax.experimental.mesh_utils",
     "jax.experimental.multihost_utils", "jax.experimental.ode", "jax.experimental.pjit", "jax.experimental.random",
-    "jax.experimental.shard_map",
+    "jax.experimental.rnn", "jax.experimental.shard_map",
     "jax.experimental.serialize_executable", "jax.experimental.sparse", "jax.experimental.topologies",
     "jax.experimental.custom_partitioning", "jax.experimental.xla_metadata",
 )  # fmt: skip

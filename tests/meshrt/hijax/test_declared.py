@@ -120,3 +120,28 @@ def test_what_a_type_does_not_declare_is_no_attribute(cells):
 
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         f(cell(1.0, 2.0, 3.0))
+
+
+class _OnlyArrays:
+    """A pytree whose class is made of nothing but arrays."""
+
+    def __init__(self, x, kind):
+        if not hasattr(x, "dtype"):
+            raise ValueError(f"{x} is no array")
+        self.x, self.kind = x, kind
+
+
+@pytest.fixture(scope="module")
+def only_arrays():
+    for library in (meshrt, jax):
+        library.tree_util.register_pytree_node(
+            _OnlyArrays, lambda o: ((o.x,), o.kind), lambda kind, children: _OnlyArrays(*children, kind)
+        )
+    return _OnlyArrays
+
+
+@pytest.mark.parametrize("library", [meshrt, jax])
+def test_classes_that_take_arrays_only_are_arguments_where_high_types_are_known(library, only_arrays):
+    doubled = library.jit(lambda o: o.x * 2)
+    for kind in "aba":
+        assert doubled(only_arrays(library.numpy.ones(2), kind)).tolist() == [2.0, 2.0]

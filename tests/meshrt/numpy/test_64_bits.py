@@ -41,6 +41,9 @@ MIXED = {
     "a choice": lambda m, x: m.where(x > 1, x, 0),
     "updates": lambda m, x: [x.at[0].set(5), x.at[0].add(1), x.at[m.array([0, 0])].add(x[1:]), x.at[:].set(1)],
     "updates by narrow ones": lambda m, x: [x.at[0].set(np.float32(2)), x.at[m.array([2])].mul(np.int8(2))],
+    "sums": lambda m, x: [m.sum(x), m.prod(x), x.mean(), m.nansum(x), m.cumsum(x), m.count_nonzero(x)],
+    "extremes": lambda m, x: [m.max(x), x.min(), m.ptp(x)],
+    "a norm": lambda m, x: m.linalg.norm(x.astype("float64") if x.dtype.kind in "iu" else x),
     "arrays like it": lambda m, x: [m.zeros_like(x), m.full_like(x, 2), m.ones_like(x, shape=(2,))],
 }
 

@@ -1,5 +1,7 @@
 """Details that programs meet, beside JAX: values, dtypes, weak types, kinds of errors. One row, one difference once."""
 
+import re
+
 import jax
 import jax.numpy
 import numpy as np
@@ -21,7 +23,26 @@ C = np.complex64([1 + 2j, 1 - 2j, 1j, 0, complex(np.inf, 0), complex(-np.inf, 1)
 D = np.complex64([1 - 2j, 1 + 3j, 1j, -1j, complex(np.inf, 1), 0, 2 + 5j])
 SORTED = np.complex64([1 + 1j, 1 + 2j, 2 - 1j, 2 + 5j, complex(np.nan, 0)])
 F34 = np.arange(12, dtype=np.float32).reshape(3, 4)
+NANS = np.float32([3, np.nan, -0.0, 0, -np.nan, -np.inf, 2, np.inf, 1, 0, -0.0])
+FLAT = ["cumsum", "argmax", "sort", "diagflat", "vdot", "take"]
+
+
+def _of_vectors(l, name):
+    more, choices = {"vdot": [F34[1]], "take": [1]}.get(name, []), {"axis": None} if name == "sort" else {}
+    return lambda x: getattr(l.numpy, name)(x, *more, **choices)
+
+
 ROWS = {
+    # NaNs with a sign come first in partitions, other NaNs last; zeros are told apart
+    "partitions": lambda l: [l.numpy.partition(NANS.astype(t), k) for t in ("float32", "bfloat16") for k in (0, 5, -1)],
+    "argpartitions": lambda l: [l.numpy.argpartition(np.stack([NANS, NANS[::-1]], 1), k, axis=0) for k in (0, 4)],
+    "signs of partitioned zeros": lambda l: l.numpy.signbit(l.numpy.partition(NANS, 4)),
+    "names of sums of powers": lambda l: [
+        re.findall(r"custom_jvp_call\[\s*name=(\w+)", str(l.make_jaxpr(getattr(l.numpy, name))(F34, F34)))
+        for name in ("logaddexp", "logaddexp2")
+    ],
+    # vectors are not flattened
+    "reshapes": lambda l: [str(l.make_jaxpr(_of_vectors(l, name))(F34[0])).count("reshape[") for name in FLAT],
     # an integer exponent that is not static: the base's dtype, strong; the derivative at zero
     "decay": lambda l: 0.9 ** l.numpy.arange(3),
     "weak base": lambda l: l.numpy.asarray(0.9) ** l.numpy.arange(3),
