@@ -35,6 +35,7 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
     import meshrt
     from meshrt.export import deserialize
     from meshrt.export.record import argument_names
+    from meshrt.export.repartition import over_mesh
     from meshrt.inspect.target import parse_mesh
     from meshrt.pipeline.container import read_file, write_file
     from meshrt.runtime import events
@@ -57,8 +58,9 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
     if axes is not None:
         devices = meshrt.make_mesh(tuple(axes.values()), tuple(axes))
         whole = meshrt.NamedSharding(devices, meshrt.P())
-        known = exported.mesh is not None and exported.mesh.axis_sizes == devices.axis_sizes
-        asked = exported.in_shardings_jax(devices) if known else [None] * len(leaves)
+        there = over_mesh(exported, devices)
+        known = there.mesh is not None and there.mesh.axis_sizes == devices.axis_sizes
+        asked = there.in_shardings_jax(devices) if known else [None] * len(leaves)
         leaves = [meshrt.device_put(x, s or whole) for x, s in zip(leaves, asked)]
     args, kwargs = meshrt.tree_util.tree_unflatten(exported.in_tree, leaves)
     with events.count("offered", "compile") as happened:

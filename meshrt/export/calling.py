@@ -21,6 +21,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.export.embedding import Embedding
 from meshrt.export.mapping import mapped_call
 from meshrt.export.record import Record, argument_names, result_types
+from meshrt.export.repartition import check_boundary, over_mesh
 from meshrt.export.splits import Over, Splits, added_up, around, declared, explicit_mesh, result_splits, typed_as
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
@@ -63,6 +64,7 @@ def _called(exported: Record, leaves: Sequence[Any]) -> Any:
     mesh = explicit_mesh(leaves)
     if mesh is None:
         return _function(exported)(*leaves)
+    exported = over_mesh(exported, around(mesh))
     leaves = added_up(leaves, declared(exported, exported.in_shardings, exported.in_avals, mesh), mesh)
     splits = result_splits(exported, leaves, mesh, _function(exported))
     return _function(exported, mesh, splits)(*leaves)
@@ -161,13 +163,14 @@ def _effects(*avals: ShapedArray, exported: Record, splits: Splits) -> Effects:
 
 
 def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> list[Ref]:
-    exported: Record = eqn.params["exported"]
-    _check_devices(ctx, exported)
+    exported: Record = over_mesh(eqn.params["exported"], _mesh(ctx))
     places = _platforms(ctx, exported)
     kept = exported.module_kept_var_idx
     avals = [a.aval for a in eqn.invars]
     args = [_constrained(ctx, operands[i], avals[i], exported.in_shardings[i]) for i in kept]
     outs = [v.aval for v in eqn.outvars]
+    if exported.is_repartitioned:
+        check_boundary(exported, avals, outs)
     embedded = Embedding(ctx.module, exported, _mesh(ctx)).symbol([avals[i] for i in kept], outs, places)
     if embedded.index_of is not None:
         args = [_index(ctx, embedded.index_of), *args]
@@ -180,19 +183,6 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> list[Ref]:
 def _mesh(ctx: LoweringContext) -> AbstractMesh | None:
     """The mesh that a call is over: in a manual region each device calls for itself along the Manual axes."""
     return ctx.module.mesh if ctx.manual is None else around(ctx.manual)
-
-
-def _check_devices(ctx: LoweringContext, exported: Record) -> None:
-    mesh = _mesh(ctx)
-    here = 1 if mesh is None else mesh.size
-    if here == exported.nr_devices:
-        return
-    if exported.nr_devices != 1:
-        raise errors.MeshMismatchError(
-            f"Function {exported.fun_name} was exported for {exported.nr_devices} devices and is called in a context "
-            f"with {here} devices, which is not allowed. Place its arguments on a mesh of {exported.nr_devices} "
-            "devices, with exported.in_shardings_jax(mesh)"
-        )
 
 
 def _platforms(ctx: LoweringContext, exported: Record) -> list[int]:

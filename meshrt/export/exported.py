@@ -8,6 +8,7 @@ from meshrt.export.calling import call_exported
 from meshrt.export.executables import Sizes
 from meshrt.export.planning import plan_of
 from meshrt.export.record import Record
+from meshrt.export.repartition import Axes, repartitioned
 from meshrt.export.saving import serialize
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 
@@ -35,9 +36,43 @@ class Exported(Record):
         Raises:
           TreeError: arguments of another structure.
           ArgumentValueError: arguments of other ranks, dtypes or sizes than those exported for, sizes that do not fit
-            the symbolic ones, another platform, another number of devices.
+            the symbolic ones, another platform.
+          MeshMismatchError, IndivisibleError, UnsupportedError: another number of devices, where `over` raises it.
         """
         return call_exported(self, args, kwargs)
+
+    def over(self, mesh: Mesh | AbstractMesh, axes: Axes | None = None) -> Exported:
+        """The function over a mesh of other sizes, as calls on other numbers of devices use it: partitioned again.
+
+        Its shardings (`in_shardings_jax(mesh)`), its derivatives and the files that are written of it are over a mesh
+        of these sizes.
+
+        >>> import meshrt, numpy as np
+        >>> from meshrt import export
+        >>> from meshrt.sharding import AbstractMesh
+        >>> eight = AbstractMesh((4, 2), ("data", "model"))
+        >>> split = meshrt.NamedSharding(eight, meshrt.P("data", "model"))
+        >>> x = meshrt.ShapeDtypeStruct((8, 8), np.float32, sharding=split)
+        >>> exported = export.export(meshrt.jit(lambda x: x @ x))(x)
+        >>> exported.over(AbstractMesh((2,), ("model",))).in_shardings[0].spec
+        P(None, 'model')
+        >>> exported.over(AbstractMesh((2,), ("rows",)), {"data": "rows"}).in_shardings[0].spec
+        P('data', None)
+
+        Args:
+          mesh: a mesh, or an AbstractMesh.
+          axes: for axes that it was exported with, which axis of `mesh` each is, or None for one that splits nothing
+            there, as those that are left out. By default axes of the same names are the same; if no name is the same,
+            those in the same places.
+
+        Raises:
+          MeshMismatchError: the function has a shard_map or collectives, which are written for its devices, or
+            shardings over parts of axes.
+          IndivisibleError: a size does not divide into the parts that it would have, as `jit` raises.
+          ArgumentValueError: `axes` names an axis that is not there, or one twice.
+          UnsupportedError: its module has shardings over several meshes.
+        """
+        return repartitioned(self, mesh, axes)
 
     def plan(self, mesh: Mesh | AbstractMesh, **sizes: int) -> CommunicationPlan:
         """What a call on a mesh communicates: every collective with its cause and its bytes. Nothing is compiled.
@@ -51,14 +86,15 @@ class Exported(Record):
         ['all_reduce']
 
         Args:
-          mesh: a mesh of as many devices as it was exported for, or an AbstractMesh. Axes go by their places and may
-            have other names. Where its sizes are others the arguments are taken as propagation leaves them.
+          mesh: a mesh, or an AbstractMesh. If it has as many devices as the function was exported for, axes go by
+            their places and may have other names; where its sizes are others the arguments are taken as propagation
+            leaves them. Else it is the plan of `over(mesh)`.
           sizes: a number for each variable in symbolic sizes, by its name.
 
         Raises:
           ArgumentValueError: a variable without a number, a name of no variable, or numbers that no size allows.
           ArgumentTypeError: a number that is no int.
-          MeshMismatchError: another number of devices.
+          MeshMismatchError, IndivisibleError, UnsupportedError: another number of devices, where `over` raises it.
         """
         return plan_of(self, mesh, sizes)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from meshrt import errors, tree_util
+from meshrt import tree_util
 from meshrt.export.calling import call_exported
 from meshrt.export.executables import numbers_for, shape_with
 from meshrt.export.record import Record
+from meshrt.export.repartition import over_mesh
 from meshrt.jit import jit
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.context import use_abstract_mesh
@@ -25,11 +26,7 @@ __all__ = ["plan_of"]
 def plan_of(exported: Record, mesh: Mesh | AbstractMesh, sizes: Mapping[str, int]) -> CommunicationPlan:
     """See `meshrt.export.Exported.plan`."""
     over = mesh.abstract_mesh
-    if exported.nr_devices not in (1, over.size):
-        raise errors.MeshMismatchError(
-            f"{exported.fun_name} was exported for {errors.counted(exported.nr_devices, 'device')}, and {over} has "
-            f"{over.size}; give a mesh of as many"
-        )
+    exported = over_mesh(exported, over)
     numbers = numbers_for(exported, sizes, "plan(mesh, {0}=8)")
     shapes = [shape_with(a, numbers) for a in exported.in_avals]
     if exported.split_mesh is None:  # it names no mesh: all of it runs everywhere

@@ -30,7 +30,8 @@ class Record:
     in_tree, in_avals          structure `(args, kwargs)` and types of the arguments; sizes may be symbolic
     out_tree, out_avals        likewise of the results
     in_shardings, out_shardings   over the AbstractMesh of the program; None where nothing is said
-    nr_devices                 for how many devices it was exported; a program for one runs on any number
+    nr_devices                 for how many devices it was exported; a program for one runs on any number, as it is,
+                               others are partitioned again
     platforms                  "cpu", "cuda", ...: where it runs
     ordered_effects, unordered_effects   what running it does beside computing
     disabled_safety_checks     checks that its user turned off
@@ -66,6 +67,10 @@ class Record:
     result_splits: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     # Mapped calls by types of members, the latest ones: see `meshrt.export.mapping`.
     at_once: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    # Itself over meshes of other sizes, the latest ones, and whether it is that of another: see
+    # `meshrt.export.repartition`.
+    repartitioned: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    is_repartitioned: bool = field(default=False, repr=False)
     # Whether this process wrote the module, or read it from bytes that anybody may have written.
     _is_trusted: bool = field(default=True, repr=False)
 

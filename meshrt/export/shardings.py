@@ -20,6 +20,8 @@ __all__ = ["ShardingTexts"]
 
 _MESH = re.compile(r'@(?:"(?:[^"\\]|\\.)*"|[\w.$-]+)(?=, \[)')
 _AXES = re.compile(r'\{((?:"(?:[^"\\]|\\.)*"(?::\(\d+\)\d+)?(?:, )?)+)(\??)\}')
+# What sdy has no words for: axes that are all gone, or of size 1.
+_NOTHING = re.compile(r", (?:replicated|unreduced)=(?:[a-z]+ ?)?\{\}")
 
 
 class ShardingTexts:
@@ -37,7 +39,7 @@ class ShardingTexts:
         own = {str(name): size for name, size in self.mesh.shape_tuple}
         for op in meshes:
             found = read_mesh(str(op.attributes["mesh"]))
-            if any(own.get(name) != size for name, size in found.axes):
+            if any(own.get(name, 1) != size for name, size in found.axes):
                 raise errors.UnsupportedError(
                     f"the exported module has a mesh {found.axes} beside that of its function, {self.mesh}: export it "
                     "with shardings over one mesh"
@@ -51,7 +53,7 @@ class ShardingTexts:
             for axis in axes_in(text):
                 self._require_whole(axis.name)
         symbol = f"@{self.lowering.mesh_symbol(self.lowering.mesh or self._here)}"
-        return _AXES.sub(self._axes, _MESH.sub(symbol, text))
+        return _NOTHING.sub("", _AXES.sub(self._axes, _MESH.sub(symbol, text)))
 
     @property
     def _here(self) -> AbstractMesh:

@@ -321,8 +321,7 @@ def test_sharded_on_other_devices_and_other_names():
 def test_number_of_devices():
     two, one = Mesh(meshrt.devices()[:2], ("x",)), Mesh(meshrt.devices()[:1], ("x",))
     exported = through_bytes(meshrt.jit(lambda x: x * 2, in_shardings=on(two, "x")))(X)
-    with pytest.raises(ValueError, match=r"Function .* was exported for 2 devices and is called in a .* with 1 dev"):
-        exported.call(meshrt.device_put(X, meshrt.devices()[0]))
+    np.testing.assert_array_equal(exported.call(meshrt.device_put(X, meshrt.devices()[0])), X * 2)
     with pytest.raises(ValueError, match="does not match the mesh used for export"):
         exported.in_shardings_jax(one)
     anywhere = through_bytes(meshrt.jit(lambda x: jnp.sum(x**2)))(X)
