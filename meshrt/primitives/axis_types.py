@@ -28,7 +28,7 @@ from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import asked, check_divides, check_out_sharding, mesh_of, sharding_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten, leaf_paths, opened, spread
-from meshrt.transforms.tools import hoist_consts
+from meshrt.transforms.tools import Hoisted, hoist_consts
 
 __all__: list[str] = []
 
@@ -248,15 +248,19 @@ def unsplit(fun: Callable[..., Any], like: ShapedArray, *args: Any) -> Any:
 
 
 def _staged(fun: Callable[..., Any], name: str, avals: Sequence[Any], inside: AbstractMesh) -> tuple[Any, Any]:
-    """The Jaxpr of a function of flat arguments, traced within a region, and the structure of its result."""
+    """The Jaxpr of a function of flat arguments, traced within a region, and the structure of its result.
+
+    Values of outside that it uses are its constants, and enter the region as arguments do.
+    """
     trace = JaxprTrace(name, requires_low=False)
     tracers = [trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
     try:
         with tracing_mesh(inside), set_trace(trace):
             found, out_tree = flatten(fun(*tracers))
-            return hoist_consts(trace.close(tracers, found)), out_tree
+            closed = hoist_consts(trace.close(tracers, found))
     finally:
         trace.closed = True
+    return Hoisted(closed.jaxpr, [added_up(c, inside) for c in closed.consts]), out_tree
 
 
 def _over(given: Any, mesh: AbstractMesh) -> Any:

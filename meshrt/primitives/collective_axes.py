@@ -16,7 +16,6 @@ from meshrt import errors
 from meshrt.core.axes import known_index
 from meshrt.core.basic.sums import preduced_p, reduced_vary_p, vary_unreduced_p
 from meshrt.core.basic.varying import pvary_p
-from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import capture
@@ -168,19 +167,11 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 def _cast(x: Any, call: Call, to: str) -> Any:
     if not call.checked:
         return x
-    aval = aval_of(x)
-    held = {"varying": aval.vma, "unreduced": unreduced_of(aval), "reduced": reduced_of(aval)}
-    states = {next((s for s, axes in held.items() if name in axes), "invarying") for name in call.checked}
-    if len(states) > 1:
-        raise errors.ArgumentValueError(
-            f"{call.caller} can only accept axis_name which is in one state, varying, unreduced, reduced or not, but "
-            f"{aval.short()} is {' and '.join(sorted(states))} along {call.checked}; cast along some of them only"
-        )
-    state = states.pop()
+    state = call.state(x)
     primitive = _CAST_BY.get((state, to))
     if primitive is None:
         raise errors.ArgumentValueError(
-            f"Unsupported pcast from={state!r}, to={to!r} of {aval.short()} along {call.checked} at {capture()}; "
+            f"Unsupported pcast from={state!r}, to={to!r} of {aval_of(x).short()} along {call.checked} at {capture()}; "
             f"there is a cast from {' and '.join(f'{a} to {b}' for a, b in _CAST_BY)}"
         )
     more = {} if primitive is pvary_p else {"mesh": call.mesh}

@@ -13,8 +13,9 @@ from meshrt.config import settings
 from meshrt.core.axes import NamedAxis, axis_names, find_axes, manual_mesh
 from meshrt.core.basic.shapes import broadcast_in_dim, reshape
 from meshrt.core.basic.varying import cast_needed, vary
-from meshrt.core.explicit import unreduced_of
+from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Eqn
+from meshrt.core.source import capture
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import aval_of
 from meshrt.lowering.context import LoweringContext
@@ -80,17 +81,31 @@ class Call:
         """The mesh of the region whose axes are named, as it is seen inside."""
         return manual_mesh()
 
-    def is_partial(self, x: Any) -> bool:
-        """Whether `x` is a partial sum along the named axes: along all of them, or ArgumentValueError."""
+    def state(self, x: Any) -> str:
+        """What `x` is along the named axes: "varying", "unreduced" (a partial sum), "reduced" (copies of which each has
+        a cotangent) or "invarying". ArgumentValueError where it is not the same along all over which types say it.
+        """
         aval = aval_of(x)
-        partial = unreduced_of(aval).intersection(self.names)
-        if partial and (len(partial) < len(self.names) or self.groups is not None):
+        held = {"varying": aval.vma, "unreduced": unreduced_of(aval), "reduced": reduced_of(aval)}
+        states = {next((s for s, axes in held.items() if name in axes), "invarying") for name in self.checked}
+        if len(states) > 1:
             raise errors.ArgumentValueError(
-                f"{self.caller} can only accept axis names along which its operand is in one state, and no "
-                f"axis_index_groups, for partial sums; but {aval.short()} is unreduced over "
-                f"{sorted(map(str, partial))} of {self.names}: use one call for these"
+                f"{self.caller} can only accept axis_name which is in one state, varying, unreduced, reduced or not, "
+                f"but {aval.short()} is {' and '.join(sorted(states))} along {self.checked} at {capture()}; name the "
+                "axes of one state only, or first make it vary along all with "
+                "meshrt.lax.pcast(x, axis_name, to='varying')"
             )
-        return bool(partial)
+        return states.pop() if states else "invarying"
+
+    def is_partial(self, x: Any) -> bool:
+        """Whether `x` is a partial sum along the named axes. ArgumentValueError where it is not in one state there."""
+        partial = self.state(x) == "unreduced"
+        if partial and (self.unchecked or self.groups is not None):
+            raise errors.ArgumentValueError(
+                f"{self.caller} takes no axis_index_groups and no mapped axes together with the axes of partial sums; "
+                f"but {aval_of(x).short()} is unreduced over {self.checked} of {self.names}: use one call for these"
+            )
+        return partial
 
     def vary(self, x: Any) -> Any:
         """`x` as a value that varies over the named axes, where types say so.

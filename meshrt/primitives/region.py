@@ -34,10 +34,10 @@ __all__: list[str] = []
 
 
 def entered(aval: Any, inside: AbstractMesh) -> Any:
-    """The type of a value of outside within a region: axes that are not Explicit there are gone."""
+    """The type of a value of outside within a region, once `added_up`: axes that are not Explicit there are gone."""
     if aval.explicit is None:
         return aval
-    spec = aval.explicit.spec
+    spec = _summed(aval.explicit.spec, inside)
     entries = [None if e is UNCONSTRAINED else e for e in spec.partitions]
     return aval.update(sharding=on(NamedSharding(inside, spec.update(partitions=entries)), aval.ndim))
 
@@ -46,11 +46,19 @@ def added_up(x: Any, inside: AbstractMesh) -> Any:
     """A value as it enters a region: partial sums over axes that are Auto there are added up before, and of copies over
     them nothing is said."""
     own = aval_of(x).explicit
-    if own is None or not (own.spec.unreduced or own.spec.reduced):
+    if own is None:
         return x
+    spec = _summed(own.spec, inside)
+    return x if spec is own.spec else reshard_p.bind(x, sharding=own.update(spec=spec))
+
+
+def _summed(spec: PartitionSpec, inside: AbstractMesh) -> PartitionSpec:
+    """`spec` without partial sums over axes that are Auto in a region, and without copies."""
     kept = lambda axes: frozenset(a for a in axes if inside._types.get(a) is not AxisType.Auto)
-    spec = own.spec.update(unreduced=kept(own.spec.unreduced), reduced=kept(own.spec.reduced))
-    return x if spec == own.spec else reshard_p.bind(x, sharding=own.update(spec=spec))
+    unreduced, reduced = kept(spec.unreduced), kept(spec.reduced)
+    if unreduced == spec.unreduced and reduced == spec.reduced:
+        return spec
+    return spec.update(unreduced=unreduced, reduced=reduced)
 
 
 def opened_type(aval: ShapedArray, mesh: AbstractMesh) -> ShapedArray:

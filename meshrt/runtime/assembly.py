@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.shapes import canonical_shape
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.tracebacks import offer
 from meshrt.core.types import ShapedArray
@@ -75,7 +76,7 @@ def make_array_from_callback(
     Array([[1., 0.],
            [0., 1.]], dtype=float32)
     """
-    shape = tuple(int(s) for s in shape)
+    shape = canonical_shape(shape)
     if isinstance(sharding, Format):
         made = make_array_from_callback(shape, _of_format(sharding), data_callback, dtype)
         return relayout(made, sharding.layout) if isinstance(sharding.layout, Layout) else made
@@ -218,7 +219,7 @@ def _from_local(sharding: Sharding, local_data: Any, global_shape: Sequence[int 
                 "When calling `make_array_from_process_local_data` on a single process, global_shape should be None or "
                 f"equal to local_data.shape. Got global_shape={tuple(global_shape)} and local_data.shape={local.shape}"
             )
-        return put_leaf(local, sharding, False, None)
+        return put_leaf(local_data, sharding, False, None)
     if not positions:
         raise errors.ArgumentValueError(
             "make_array_from_process_local_data: this process holds no part of the sharding"
@@ -371,7 +372,7 @@ def make_array_from_single_device_arrays(
     >>> meshrt.make_array_from_single_device_arrays((4,), NamedSharding(mesh, P("x")), parts)
     Array([ 0,  1, 10, 11], dtype=int32)
     """
-    shape = tuple(int(s) for s in shape)
+    shape = canonical_shape(shape)
     sharding = _concrete(sharding, "make_array_from_single_device_arrays")
     if not isinstance(arrays, Sequence):
         raise errors.ArgumentTypeError(

@@ -84,3 +84,45 @@ def test_sizes_that_parts_do_not_divide(fun, words):
     mesh = meshrt.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
     with meshrt.set_mesh(mesh), pytest.raises(meshrt.errors.ShardingTypeError, match=words):
         fun(meshrt.device_put(X, meshrt.P("x")))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a region closes over. JAX refuses closures over values of Explicit axes; arguments are the judge.
+
+_BODIES = {
+    "used twice": lambda lib, a: a * lib.numpy.sin(a),
+    "jit": lambda lib, a: lib.jit(lambda: lib.numpy.sin(a))(),
+    "checkpoint": lambda lib, a: lib.checkpoint(lambda: lib.numpy.sin(a))(),
+    "scan": lambda lib, a: lib.lax.scan(lambda c, _: (c + lib.numpy.sin(a), None), 2 * a, None, length=2)[0],
+    "cond": lambda lib, a: lib.lax.cond(True, lambda: lib.numpy.sin(a), lambda: a),
+}
+_SUMS = [{"unreduced": {"x"}}, {"reduced": {"x"}}, {"unreduced": {"y"}, "reduced": {"x"}}, {"unreduced": {"x", "y"}}]
+
+
+@pytest.mark.parametrize("spec", [*_SUMS, {}], ids=str)
+@pytest.mark.parametrize("name", _BODIES)
+def test_a_region_closes_over_partial_sums_and_copies(name, spec):
+    """Values and derivatives are one device's; types are those that JAX gives where the value is an argument."""
+
+    def run(lib, apply, closes):
+        types = []
+        with lib.set_mesh(lib.make_mesh((2, 2), ("x", "y"), axis_types=(lib.sharding.AxisType.Explicit,) * 2)):
+            auto = lambda f: lib.sharding.auto_axes(f, out_sharding=lib.P("x"))
+            if closes:
+                region = lambda a: auto(lambda: _BODIES[name](lib, a))()
+            else:
+                region = auto(lambda a: _BODIES[name](lib, a))
+
+            def program(x):
+                out, pull = lib.vjp(region, lib.reshard(x, lib.P(**spec)))
+                (back,) = pull(out)
+                types.extend([str(lib.typeof(out)), str(lib.typeof(back))])
+                return out, lib.reshard(back, lib.P())
+
+            return apply(program, X), types
+
+    (out, back), types = run(meshrt, lambda f, x: meshrt.jit(f)(x), True)
+    assert types == run(jax, jax.eval_shape, False)[1]
+    wanted, pull = jax.vjp(lambda a: _BODIES[name](jax, a), X)
+    np.testing.assert_allclose(out, wanted, rtol=1e-5)
+    np.testing.assert_allclose(back, pull(wanted)[0], rtol=1e-4)

@@ -331,6 +331,12 @@ COLLECTIVES = {
     "scatter_dimension": (lambda L, a: L.lax.psum_scatter(a, "x", scatter_dimension=4), ["scatter_dimension of psum"]),
     "twice": (lambda L, a: L.lax.ppermute(a, "x", [(0, 1), (0, 2)]), ["must be unique", "several permutations"]),
     "no cast": (lambda L, a: L.lax.pcast(a, "x", to="varying"), ["Unsupported pcast", "invarying to varying"]),
+    "states": (lambda L, a: L.lax.psum(a, ("x", "y")), ["psum can", "f32[2,4]{V:x} is invarying and varying", "pcast"]),
+    "mean": (lambda L, a: L.lax.pmean(a, ("y", "x")), ["f32[2,4]{V:x} is invarying and varying"]),
+    "scattered": (
+        lambda L, a: L.lax.psum_scatter(a @ np.ones((4, 8), np.float32), ("x", "y"), scatter_dimension=1, tiled=True),
+        ["psum_scatter can", "f32[2,8]{V:x} is invarying and varying"],
+    ),
 }
 
 
