@@ -255,8 +255,9 @@ class JitFunction:
                 f"{dict(self.options.compiler_options)} for {self.name}, which is called inside another program at "
                 f"{capture()}: one program is compiled with one set of options, so give them to the outermost jit"
             )
+        driver = self._driver
         jaxpr, consts, out_tree = told_places(
-            given, lambda types: self._driver.nested_jaxpr(tuple(types), tree, static)
+            given, lambda types: driver.nested_jaxpr(tuple(types), tree, static), asks=driver.shared.are_placed
         )
         if jaxpr.effects:
             check_distinct("jit", self.name, leaves, consts, lambda: argument_paths(bound(self.fun, static), tree))

@@ -8,10 +8,12 @@ all the same, no trace that it is part of can be closed, so that none is kept or
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from contextvars import ContextVar
 from types import TracebackType
 
-__all__ = ["TraceAgain", "ask_for_more", "end_if_asked", "tells_more"]
+__all__ = ["TraceAgain", "ask_for_more", "end_if_asked", "is_told", "telling", "tells_more"]
 
 
 class TraceAgain(BaseException):
@@ -41,6 +43,23 @@ class tells_more:
 
 
 _caller: ContextVar[tells_more | None] = ContextVar("meshrt_again", default=None)
+_told: ContextVar[bool] = ContextVar("meshrt_told", default=False)
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """What runs within the block is traced again, as something in it asked. Functions inside are told at once what is
+    known: if each were traced without first, one in n others would be traced 2^n times."""
+    token = _told.set(True)
+    try:
+        yield
+    finally:
+        _told.reset(token)
+
+
+def is_told() -> bool:
+    """Whether functions are to be told at once (`telling`)."""
+    return _told.get()
 
 
 def ask_for_more() -> None:

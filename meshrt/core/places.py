@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from meshrt.core.types import ShapedArray, TypeSharding
 
-__all__ = ["Placed", "bare_types", "place_of", "register_placing", "with_place", "without_dim"]
+__all__ = ["Placed", "bare_types", "is_placed", "place_of", "register_placing", "with_place", "without_dim"]
 
 
 class Placed(NamedTuple):
@@ -28,6 +28,11 @@ class Placed(NamedTuple):
 def with_place(aval: Any, place: TypeSharding | None) -> Any:
     """The type with the place, if one is known."""
     return aval if place is None else Placed(aval, place)
+
+
+def is_placed(aval: Any) -> bool:
+    """Whether a type, of an array or of a reference, is told with a place."""
+    return type(aval) is Placed or getattr(aval, "placed", None) is not None
 
 
 def bare_types(avals: Iterable[Any]) -> tuple[Any, ...]:

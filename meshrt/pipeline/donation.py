@@ -19,7 +19,6 @@ from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.program import CompiledProgram
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
-from meshrt.transforms.high import numbered
 
 __all__ = ["check_layouts", "donated_leaves", "unusable", "warn_of_unusable"]
 
@@ -52,18 +51,16 @@ def donated_leaves(options: JitOptions, tree: Any, static: Static) -> tuple[bool
     if config.settings.debug_nans or not (options.donate_argnums or options.donate_argnames):
         count: int = tree.num_leaves
         return (False,) * count
-    args, kwargs = numbered(tree)
+    args, kwargs = tree_util.treedef_children(tree)
+    named = dict(zip(kwargs.node_data()[1], tree_util.treedef_children(kwargs)))
+    given = tree_util.treedef_children(args)
     fixed = {i for i, _ in static.positions}
-    positions = [i for i in range(len(args) + len(fixed)) if i not in fixed]
-    total = len(args) + len(fixed)
+    total = len(given) + len(fixed)
+    positions = [i for i in range(total) if i not in fixed]
     nums = {n % total for n in options.donate_argnums if -total <= n < total}
-    flags = [False] * tree.num_leaves
-    chosen = [a for i, a in zip(positions, args) if i in nums] + [
-        v for k, v in kwargs.items() if k in options.donate_argnames
-    ]
-    for leaf in tree_util.tree_leaves(chosen):
-        flags[leaf.index] = True
-    return tuple(flags)
+    chosen = [(i in nums, part) for i, part in zip(positions, given)]
+    chosen += [(name in options.donate_argnames, part) for name, part in named.items()]
+    return tuple([is_donated for is_donated, part in chosen for _ in range(part.num_leaves)])
 
 
 class _Local(NamedTuple):

@@ -4,7 +4,6 @@
     calls        argument structure and static arguments, settings, mesh in context, signatures  Entry
     traces       TraceKey                                                                        TraceRecord
     nested       TraceKey                                       a Jaxpr within a caller's trace
-    places       trace                                          meshes and devices that the function itself names
     lowered      trace, LoweringRequest                                                          LoweredModule
     propagated   trace, LoweringRequest, propagator                                  propagation.Propagated
     partitioned  trace, LoweringRequest, propagator, options                         collectives.PartitionedProgram
@@ -12,8 +11,8 @@
     loaded       program, mesh or devices                                                        Loaded
 
 Only `calls` and `loaded` are keyed by devices: they are dropped when devices go (`clear_backends`), the rest stays.
-`places` holds meshes that the user wrote into the function; its key is the trace. Under these caches lie those of
-`meshrt.runtime.compile_cache`: equal programs of several functions are compiled once per process, and on disk.
+Under these caches lie those of `meshrt.runtime.compile_cache`: equal programs of several functions are compiled once
+per process, and on disk.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from meshrt import config, errors
 from meshrt.core.again import tells_more
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
-from meshrt.core.places import bare_types
+from meshrt.core.places import bare_types, is_placed
 from meshrt.core.told import Told
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
@@ -55,7 +54,6 @@ from meshrt.pipeline.structures import Call as ShortCall
 from meshrt.pipeline.structures import Run, unknown
 from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord, trace, trace_nested
 from meshrt.pipeline.written import Written
-from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
@@ -86,7 +84,7 @@ class Driver:
 
     __slots__ = (
         "__weakref__", "_fun", "_unswept", "calls", "captured", "direct", "donated", "history", "loaded", "lowered",
-        "name", "nested", "options", "partitioned", "places", "programs", "propagated", "shared", "short",
+        "name", "nested", "options", "partitioned", "programs", "propagated", "shared", "short",
         "stateful", "traced_times", "traces",
     )  # fmt: skip
 
@@ -108,7 +106,6 @@ class Driver:
         self.traces: OrderedDict[TraceKey, TraceRecord] = OrderedDict()
         self.shared = SharedTraces() if traces is None else traces
         self.nested = self.shared.nested
-        self.places: dict[TraceRecord, Any] = {}
         # Programs over references, by their traces.
         self.stateful: dict[TraceRecord, StatefulProgram] = {}
         self.lowered: dict[tuple[TraceRecord, LoweringRequest], LoweredModule] = {}
@@ -144,7 +141,7 @@ class Driver:
     def clear(self) -> None:
         """Drops everything."""
         self.forget_devices()
-        for cache in (self.traces, self.nested, self.places, self.lowered, self.propagated, self.partitioned):
+        for cache in (self.traces, self.nested, self.lowered, self.propagated, self.partitioned):
             cache.clear()
         self.shared.records.clear()
         self.programs.clear()
@@ -169,7 +166,6 @@ class Driver:
         if not gone:
             return
         for record in gone:
-            self.places.pop(record, None)
             self.stateful.pop(record, None)
         caches: tuple[dict[Any, Any], ...] = (self.lowered, self.propagated, self.partitioned, self.programs)
         for cache in caches:
@@ -209,10 +205,7 @@ class Driver:
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
         key, tree, static = trace_key(wanted), wanted.tree, wanted.static
-        places = self.places.get(record)
-        if places is None:
-            places = self.places[record] = placements_of(record.live)
-        placement, request, written = wanted.finish(record, places, self._donated(tree, static), ahead)
+        placement, request, written = wanted.finish(record, record.places, self._donated(tree, static), ahead)
         call = self._call(key, wanted.arg_shardings, placement.devices, leaves)
         self.history.calls.append(call._replace(asked=record.asked))
         return StagedCall(record, request, placement, written)
@@ -258,9 +251,10 @@ class Driver:
         That of a call outside of traces serves as well. Cached unless the function captures tracers, which belong to
         one trace of the caller.
         """
-        key = TraceKey(
-            tree, static, avals, config.trace_key(), mesh_context.unread, axes_in_scope(), mesh_context.unread
-        )
+        unread = mesh_context.unread
+        key = TraceKey(tree, static, avals, config.trace_key(), unread, axes_in_scope(), unread)
+        if any(map(is_placed, avals)):
+            self.shared.are_placed = True  # who calls it tells places as it was asked for
         found: tuple[Jaxpr, list[Any], Any] | None = recall(self.nested, key.anywhere, key)
         if found is None:
             with mesh_reads() as reads:
@@ -310,18 +304,22 @@ class Driver:
         return anyhow(lambda leaves: self._explained(key, leaves, tree, static), leaves)
 
     def _explained(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
-        wanted = resolve(self, leaves, types_of(leaves, self.shared.are_placed), tree, static)
-        first, devices = self._layer(wanted, leaves)
+        resolved = lambda given: resolve(self, given, types_of(leaves, self.shared.are_placed), tree, static)
+        wanted = resolved(leaves)
+        record = self._known_trace(trace_key(wanted, self.shared.are_placed))
+        if record is not None and passes_over(record, leaves, self.options.keep_unused):
+            wanted = resolved(only(leaves, record.needed))
+        first, devices = self._layer(wanted)
         layer = None if first == "dispatch" and key in self.calls else first
         return self._miss(layer, self._call(trace_key(wanted), wanted.arg_shardings, devices, leaves))
 
-    def _layer(self, wanted: Wanted, leaves: Sequence[Any]) -> tuple[str, tuple[Any, ...] | None]:
+    def _layer(self, wanted: Wanted) -> tuple[str, tuple[Any, ...] | None]:
         """The first cache on the way that does not have what a call needs, and the devices of the call."""
         record = self._known_trace(trace_key(wanted, self.shared.are_placed))
         if record is None:
             return "trace", None
         donated = self._donated(wanted.tree, wanted.static)
-        placement, request, _ = wanted.finish(record, placements_of(record.live), donated, False)
+        placement, request, _ = wanted.finish(record, record.places, donated, False)
         program = self.programs.get(
             ProgramKey(record, request, config.compile_key(), self.options.compiler_options, None)
         )

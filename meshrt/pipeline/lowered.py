@@ -17,7 +17,7 @@ from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.pipeline.rooted import rooted
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
-from meshrt.primitives.sharding import Caller, placements_of
+from meshrt.primitives.sharding import Caller
 from meshrt.runtime import backend, events, jaxlib_api, jaxlib_executables
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
@@ -78,7 +78,7 @@ def _callers(record: TraceRecord, request: LoweringRequest) -> dict[Any, int]:
     """The places of devices that the function names to make calls."""
     if not request.callers:
         return {}
-    named = [place.device for place in placements_of(record.live) if isinstance(place, Caller)]
+    named = [place.device for place in record.places if isinstance(place, Caller)]
     return dict(zip(named, request.callers, strict=True))
 
 

@@ -20,6 +20,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.box_contents import CLOSED_OVER, ClosesOver, Writes, finished
 from meshrt.pipeline.static_arguments import Static, bound, join
 from meshrt.pipeline.station import Onward, UnboundStation
+from meshrt.primitives.sharding import placements_of
 from meshrt.runtime.events import timed
 from meshrt.sharding.common import as_seen_on
 from meshrt.sharding.context import tracing_mesh
@@ -48,11 +49,12 @@ class TraceRecord:
     in_tree, out_tree structures of the arguments `(args, kwargs)` and of the results
     fun               has the names of the arguments
     asked             whether the function depends on the mesh that it was traced for
+    places            meshes and devices that the function itself names
     """
 
     __slots__ = (
-        "__weakref__", "asked", "closed", "fun", "fun_name", "high", "high_out_tree", "in_tree", "live", "needed",
-        "out_tree", "takes_refs",
+        "__weakref__", "_places", "asked", "closed", "fun", "fun_name", "high", "high_out_tree", "in_tree", "live",
+        "needed", "out_tree", "takes_refs",
     )  # fmt: skip
 
     def __init__(self, fun: Callable[..., Any], fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any):
@@ -65,6 +67,14 @@ class TraceRecord:
         # Whether references come from outside, as arguments or captured: `meshrt.pipeline.stateful` runs such programs.
         inputs = (*closed.jaxpr.constvars, *closed.jaxpr.invars)
         self.takes_refs = any(is_ref_type(v.aval) for v in inputs)
+        self._places: dict[Any, Any] | None = None
+
+    @property
+    def places(self) -> dict[Any, Any]:
+        places = self._places
+        if places is None:
+            places = self._places = placements_of(self.live)
+        return places
 
     @property
     def in_avals(self) -> list[ShapedArray]:

@@ -11,8 +11,10 @@ takes high values without further ado:
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -132,18 +134,32 @@ def closed_leaves(structure: Any, avals: Sequence[Any]) -> tuple[Any, list[Any]]
         return None
     if all(kind.opens for kind in _kinds_within(structure)):
         return None
-    is_node = lambda x: type(x) is TakenApart and not x.kind.opens
-    leaves, outer = tree_util.tree_flatten(numbered(structure), is_leaf=is_node)
-    return outer, [x.kind if type(x) is TakenApart else avals[x.index] for x in leaves]
+    outer = _rebuilt(structure, lambda kind, node: node if kind.opens else _LEAF)
+    return outer, list(_seen(structure, iter(avals)))
+
+
+def _seen(structure: Any, avals: Iterator[Any]) -> Iterator[Any]:
+    node = structure.node_data()
+    if node is None:
+        yield next(avals)
+    elif node[0] is TakenApart and not node[1].opens:
+        collections.deque(itertools.islice(avals, structure.num_leaves), 0)  # those that it consists of
+        yield node[1]
+    else:
+        for child in structure.children():
+            yield from _seen(child, avals)
 
 
 def reopened(structure: Any, kinds: Sequence[Any]) -> Any:
     """The structure of results whose leaves have the types `kinds`, with the values of high types taken apart."""
     if not any(k.is_high for k in kinds):
         return structure
-    place = _Place(0)
-    nodes = [TakenApart(k, [place] * len(k.lo_ty())) if k.is_high else place for k in kinds]
-    return tree_util.tree_structure(tree_util.tree_unflatten(structure, nodes))
+    given = iter(kinds)
+
+    def node_of(kind: Any) -> Any:
+        return _node((TakenApart, kind), [_LEAF] * len(kind.lo_ty())) if kind.is_high else _LEAF
+
+    return _rebuilt(structure, lambda kind, node: node, lambda: node_of(next(given)))
 
 
 def spread(prefix: Any, full: Any, is_leaf: Callable[[Any], bool]) -> list[Any]:
@@ -189,7 +205,31 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 def leaf_paths(structure: Any) -> list[Any]:
     """The key path of every leaf of a structure that `flatten` gave."""
-    return [path for path, _ in tree_util.tree_leaves_with_path(numbered(structure))]
+    return list(_paths(structure, ()))
+
+
+def _paths(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    node = structure.node_data()
+    if node is None:
+        yield path
+        return
+    children = structure.children()
+    for key, child in zip(_keys(node, len(children)), children, strict=True):
+        yield from _paths(child, (*path, key))
+
+
+def _keys(node: tuple[type, Any], count: int) -> list[Any]:
+    """What the children of a node are called: only a node that was made of some can be asked. A class of a user's may
+    refuse, by any error, what is no array; then they are numbered, as are those of classes that give no names."""
+    level = _node(node, [_LEAF] * count)
+    try:
+        whole = numbered(level)
+        below = tree_util.tree_leaves_with_path(whole, is_leaf=lambda x: x is not whole)
+    except Exception:
+        below = []
+    if len(below) != count:
+        return [tree_util.FlattenedIndexKey(i) for i in range(count)]
+    return [path[0] for path, _ in below]
 
 
 def _kinds_within(structure: Any) -> list[HiType]:
@@ -212,9 +252,25 @@ def plain(structure: Any) -> Any:
     """A structure that `taken_apart` gave with a tuple of its arrays in the place of each high value."""
     if not _kinds_within(structure):
         return structure
-    is_node = lambda x: type(x) is TakenApart
-    whole = tree_util.tree_map(lambda x: x.arrays if is_node(x) else x, numbered(structure), is_leaf=is_node)
-    return tree_util.tree_structure(whole)
+    return _rebuilt(structure, lambda kind, node: tree_util.treedef_tuple(node.children()))
+
+
+_LEAF = tree_util.tree_structure(0)
+
+
+def _node(data: tuple[type, Any], children: Sequence[Any]) -> Any:
+    return type(_LEAF).from_node_data_and_children(tree_util.default_registry, data, children)
+
+
+def _rebuilt(structure: Any, put: Callable[[HiType, Any], Any], leaf: Callable[[], Any] = lambda: _LEAF) -> Any:
+    """A structure with `put(type, node)` for each value in it that was taken apart, and `leaf()` for each leaf, in
+    order. As in `_kinds_within`, no value is made of it."""
+    node = structure.node_data()
+    if node is None:
+        return leaf()
+    if node[0] is TakenApart:
+        return put(node[1], structure)
+    return _node(node, [_rebuilt(child, put, leaf) for child in structure.children()])
 
 
 def same_structure(one: Any, two: Any) -> bool:

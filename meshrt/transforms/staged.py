@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from meshrt import config, errors, tree_util
-from meshrt.core.again import ask_for_more, tells_more
+from meshrt.core.again import ask_for_more, is_told, telling, tells_more
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.places import place_of, with_place
@@ -116,20 +116,26 @@ def _require_array(leaf: Any, tree: Any, i: int, told: Told, kind: Any) -> None:
         refuse_returned(what, name, leaf, path)
 
 
-def told_places(values: Sequence[Any], make: Callable[[list[Any]], T], of_arrays: bool = True) -> T:
+def told_places(
+    values: Sequence[Any], make: Callable[[list[Any]], T], of_arrays: bool = True, asks: bool | None = None
+) -> T:
     """`make(types of the values)`, which traces a function that is given them.
 
     Where the function asks how axes of all types split what it is given, and that is known of some, it is traced again
     with types that say so: of references, and `of_arrays` unless it is a loop's, whose next turn is given others. (If
-    it then asks on, who traces around it may know more.)
+    it then asks on, who traces around it may know more.) It is told at once if it is known that it `asks`, or, where
+    nobody says whether it does, if something in the function around it did.
     """
     types: list[Any] = [aval_of(x) for x in values]
-    with tells_more():
-        return make(types)
+    at_once = is_told() if asks is None else asks
+    if not at_once:
+        with tells_more():
+            return make(types)
     told = [_told(x, t, of_arrays) for x, t in zip(values, types)]
-    if told == types:
+    if told == types and not at_once:
         ask_for_more()
-    return make(told)
+    with telling():
+        return make(told)
 
 
 def _told(value: Any, kind: Any, of_arrays: bool) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import meshrt
+import meshrt.numpy as jnp
 from meshrt import errors
 
 X = np.arange(8, dtype=np.float32)
@@ -113,9 +114,32 @@ def test_arguments_that_lie_apart_are_not_kept(step, way):
             gc.enable()
 
 
-def test_why_such_a_call_is_not_known():
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (None, 3), (None, ("Auto", 0)), (None, ("Explicit", 4))])
+def test_why_such_a_call_is_not_known(first, second):
     p = Places(meshrt)
     step = meshrt.jit(lambda a, b: a + 1)
-    assert meshrt.explain_cache_miss(step)(p.on(0), p.on(1)).layer == "trace"
-    step(p.on(0), p.on(1))
-    assert meshrt.explain_cache_miss(step)(p.on(0), p.on(1)).layer is None
+    args = p.on(first), p.on(second)
+    assert meshrt.explain_cache_miss(step)(*args).layer == "trace"
+    step(*args)
+    assert meshrt.explain_cache_miss(step)(*args).layer is None
+
+
+# A mesh that the function asks for, or that its program names, is that of an argument, whose values nobody reads.
+MESHES = {
+    "a type's": ("Explicit", jnp.zeros_like, 0 * X),
+    "asked for": ("Explicit", lambda a: jnp.ones(a.shape, out_sharding=meshrt.P("x")), X**0),
+    "a constraint's": ("Auto", lambda a: meshrt.lax.with_sharding_constraint(a.shape[0] * X, meshrt.P("x")), 8 * X),
+}
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_the_mesh_of_an_argument_is_needed_where_the_program_is_over_it(name):
+    """JAX refuses these."""
+    kind, fun, wanted = MESHES[name]
+    runs: list[int] = []
+    step = meshrt.jit(lambda a: runs.append(0) or fun(a))
+    a = Places(meshrt).on((kind, 4))
+    for out in (step(a), step(a), step.lower(a).compile()(a)):
+        assert out.sharding.is_equivalent_to(a.sharding, 1) and out.committed
+        np.testing.assert_array_equal(out, wanted)
+    assert len(runs) == 1

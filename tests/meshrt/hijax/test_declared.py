@@ -9,6 +9,7 @@ import pytest
 
 import meshrt
 import meshrt.experimental.hijax
+from meshrt.experimental.hijax.tuples import element, tuple_of
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,27 @@ def only_arrays():
     return _OnlyArrays
 
 
-@pytest.mark.parametrize("library", [meshrt, jax])
-def test_classes_that_take_arrays_only_are_arguments_where_high_types_are_known(library, only_arrays):
-    doubled = library.jit(lambda o: o.x * 2)
+def test_classes_that_take_arrays_only_go_in_and_out_beside_high_values(only_arrays):
+    """Of no type of the values in it is a structure made to ask for these."""
+    given = tuple_of(meshrt.numpy.ones(2), meshrt.numpy.zeros(3))
+
+    @meshrt.jit
+    def f(o, t, more):
+        assert more["b"] == [None]
+        return only_arrays(o.x * more["a"] + element(t, 0), "out"), {"b": t, "a": None}
+
     for kind in "aba":
-        assert doubled(only_arrays(library.numpy.ones(2), kind)).tolist() == [2.0, 2.0]
+        o, rest = f(only_arrays(meshrt.numpy.ones(2), kind), given, {"b": [None], "a": 3.0})
+        assert o.kind == "out" and o.x.tolist() == [4.0, 4.0]
+        assert rest["a"] is None and element(rest["b"], 1).tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("library", [meshrt, jax])
+def test_classes_that_take_arrays_only_are_arguments_and_results_where_high_types_are_known(library, only_arrays):
+    doubled = library.jit(lambda o: only_arrays(o.x * 2, o.kind), donate_argnums=0)
+    for kind in "aba":
+        assert doubled(only_arrays(library.numpy.ones(2), kind)).x.tolist() == [2.0, 2.0]
+    either = library.lax.cond(True, lambda o: o, lambda o: o, only_arrays(library.numpy.ones(2), "a"))
+    assert either.x.tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError, match=r"boolean conversion of traced array[\s\S]*argument o"):
+        library.jit(lambda o: 1 if o.x else 0)(only_arrays(library.numpy.ones(()), "a"))

@@ -167,6 +167,36 @@ def test_one_function_of_arguments_that_lie_in_several_ways(mesh):
     assert len(parts) == 3
 
 
+WITHIN = {
+    "branches": lambda f: lambda x, y: lax.cond(True, f, lambda x, y: x, x, y),
+    "jit": meshrt.jit,
+    "checkpoint": meshrt.checkpoint,
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_function_in_many_others_is_traced_about_as_often_as_these_are_many(name, mesh):
+    """Each of them knows how its first argument lies, of which nobody asks; how the second does the call alone."""
+    begun = []
+
+    def step(x, y):
+        begun.append(0)
+        r = meshrt.new_ref(y)
+        core_map(mesh)(lambda: _add(r))
+        return r[...] + x
+
+    def within(f):
+        inner = WITHIN[name](lambda x, y: f(x, y))
+        return lambda x, y: inner(lax.with_sharding_constraint(x, split), y)
+
+    depth, split, program = 5, NamedSharding(mesh, P("x")), step
+    for _ in range(depth):
+        program = within(program)
+    x = meshrt.device_put(jnp.zeros(8), split)
+    np.testing.assert_array_equal(meshrt.jit(program)(x, x), NUMBERS)
+    assert len(begun) <= 2 * depth + 2  # (2 ** (depth + 1), if each function were traced without places first)
+
+
 def _add(r):
     r[...] += lax.axis_index("x")
 

@@ -161,9 +161,6 @@ class _Target:
         whole = [arith.divui(number, self._spread(math.prod(shape[d + 1 :]))) for d in range(len(shape))]
         return [place if d == 0 else arith.remui(place, self._spread(shape[d])) for d, place in enumerate(whole)]
 
-    def _constant(self, value: int) -> ir.Value:
-        return self._spread(value)
-
     def _within(self, index: Slice, place: ir.Value) -> ir.Value:
         if index.stride != 1:
             place = arith.muli(place, self.walk.constant(index.stride, self.shape, _I32))
