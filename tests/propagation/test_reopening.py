@@ -57,6 +57,22 @@ def test_what_somebody_wrote_otherwise_stays():
     assert "y" in str(run_opened(theirs).result_shardings[0])
 
 
+def test_what_somebody_wrote_otherwise_in_a_function_stays():
+    """Functions have new values once they were propagated; they are compared with what they say as well."""
+    inside, rows = '[{}, {"y"}]', '[{"x"}, {}]'
+    theirs = f"""{HEAD}
+func.func @main(%x: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {rows}>}})
+    -> (tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {rows}>}}) {{
+  %0 = call @f(%x) {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, {rows}>]>}} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32> }}
+func.func private @f(%x: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {rows}>}})
+    -> (tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {rows}>}}) {{
+  %0 = stablehlo.tanh %x {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, {inside}>]>}} : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32> }}"""
+    tanh = [s for s in said(propagation.run(theirs)) if s[0] == "stablehlo.tanh"]
+    assert "y" in str(tanh) and said(run_opened(theirs)) == said(propagation.run(theirs))
+
+
 def test_functions_that_are_called_are_opened_too():
     text = (
         HEAD
