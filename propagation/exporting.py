@@ -3,6 +3,7 @@ the boundary are made even, and everything is closed."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from math import gcd
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = [
     "constraints_to_reshards",
     "even_boundaries",
     "evenly_sharded",
+    "is_cut",
     "merge_constants",
     "note_cut",
     "remove_groups",
@@ -148,6 +150,21 @@ def note_cut(program: Program, shardings: Shardings, asked: Asked) -> None:
         now = shardings.get(place) if isinstance(place, Value) else results[place[1]]
         if now is not None and not now.begins_with(said):
             shardings.asked[place] = said
+
+
+def is_cut(sharding: TensorSharding, asked: TensorSharding, shape: tuple[int, ...]) -> bool:
+    """Whether a sharding at the boundary is what is left of what was asked there: each dimension begins with as much of
+    that as divides it, or, if open, has the whole axes before the first part of one in it. Where `whole_axes` cut a
+    closed one too, nothing tells that from what somebody says since, which counts."""
+
+    def begins(own: DimSharding, left: DimSharding) -> bool:
+        if own.axes[: len(left.axes)] == left.axes:
+            return True
+        whole = tuple(itertools.takewhile(lambda axis: axis.is_full(asked.mesh), left.axes))
+        return left.is_open and own.axes == whole
+
+    even = evenly_sharded(asked, shape)
+    return sharding.rank == even.rank and all(map(begins, sharding.dims, even.dims))
 
 
 def _even(value: Value, shardings: Shardings) -> None:

@@ -133,6 +133,18 @@ def test_what_is_said_instead_of_what_was_cut_holds():
     assert again.arg_shardings == [whole] and place.number == 0 and not again.shardings.asked
 
 
+@pytest.mark.parametrize("now", ['[{}, {"y"}]', "[{}, {}]", '[{"y"}, {}]'])
+def test_what_somebody_says_since_something_was_cut_counts(now):
+    """The text is changed, and beside the new annotation stands what was asked for before."""
+    mark = 'propagation.asked = #sdy.sharding<@twin, [{"x"}, {}]>, '
+    left = mark + 'sdy.sharding = #sdy.sharding<@twin, [{"x":(1)2}, {}]>'
+    text = propagation.run(CUT).as_text()
+    assert left in text
+    text = text.replace(left, f"{mark}sdy.sharding = #sdy.sharding<@twin, {now}>")
+    for read in (run_opened, propagation.run):
+        assert read(text).as_text() == read(text.replace(mark, "")).as_text()
+
+
 @pytest.mark.parametrize("asked", ['#sdy.sharding<@mesh, [{"x"}]>', "#sdy.sharding<@no, [{}, {}]>", "3 : i32"])
 def test_a_mark_that_somebody_else_wrote_is_checked(asked):
     text = LINE.replace("{sdy.sharding", "{propagation.asked = " + asked + ", sdy.sharding")
