@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from jaxlib.mlir import ir
 
 from . import errors, sdy_text
-from .exporting import is_cut
+from .cuts import is_cut
 from .graph import Func, Op, OtherType, Program, TensorType, Value
 from .locations import location_text, source
 from .model import AxisRef, DimSharding, Mesh, TensorSharding
