@@ -150,7 +150,8 @@ COMBINED_LATENCIES = 16.0
 # The share of the latency saved that copying members side by side may cost. Chosen, not measured.
 PACKING_LATENCY_SHARE = 0.5
 
-# The share of a region's estimated memory by which combining may raise it. Chosen, not measured.
+# The share of a region's estimated memory by which waiting for each other may raise it, and that of arguments and
+# results by which packed copies may raise a program's. Chosen, not measured.
 COMBINED_GROWTH_SHARE = 0.01
 
 # Bytes of the largest member laid side by side where no topology was chosen, or arrays lie in tiles (TPU).
@@ -158,7 +159,7 @@ COMBINED_GROWTH_SHARE = 0.01
 # that, while combining members of 128 KiB made programs slower.
 PACKED_BYTES = 1 << 15
 
-# Bytes that are laid side by side whatever else a program needs. Chosen, not measured.
+# Bytes that are laid side by side whatever else a program needs, if the copies have room there. Chosen, not measured.
 PACKED_ALWAYS_BYTES = 1 << 12
 
 # The share of what a program needs that may be laid side by side besides. Chosen, not measured.

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from jaxlib.mlir import ir
 
 from . import errors, sdy_text
-from .graph import Op, OtherType, Program, TensorType
+from .cuts import is_cut
+from .graph import Func, Op, OtherType, Program, TensorType, Value
 from .locations import location_text, source
 from .model import AxisRef, DimSharding, Mesh, TensorSharding
 from .ops import SHARDING_ATTRIBUTE
@@ -113,10 +114,10 @@ def read_shardings(program: Program) -> Shardings:
             if "sdy.sharding" in attrs:
                 shardings.table[value.index] = annotations.decode(attrs["sdy.sharding"], where)[0]
             if ASKED in attrs:
-                shardings.asked[value] = _asked(annotations, attrs, value.type, where)
+                _read_asked(shardings, value, value.type, attrs, annotations, where)
         for number, (type, attrs) in enumerate(zip(func.result_types, func.result_attrs)):
             if ASKED in attrs:
-                shardings.asked[func, number] = _asked(annotations, attrs, type, where)
+                _read_asked(shardings, (func, number), type, attrs, annotations, where)
         shardings.results[func] = [
             annotations.decode(attrs["sdy.sharding"], where)[0] if "sdy.sharding" in attrs else None
             for attrs in func.result_attrs
@@ -135,11 +136,16 @@ def read_shardings(program: Program) -> Shardings:
     return shardings
 
 
-def _asked(
-    annotations: _Annotations, attrs: Mapping[str, ir.Attribute], type: TensorType | OtherType, where: str | None
-) -> TensorSharding:
-    """Of this attribute MLIR knows nothing, so that nobody has checked it."""
-    return annotations.decode(attrs[ASKED], where)[0].check(type.rank, where)
+def _read_asked(
+    shardings: Shardings, place: Value | tuple[Func, int], type: TensorType | OtherType,
+    attrs: Mapping[str, ir.Attribute], annotations: _Annotations, where: str | None,
+) -> None:  # fmt: skip
+    """What was asked for an argument or result, if what it is annotated with is what is left of that; else somebody has
+    annotated it since. Of this attribute MLIR knows nothing, so that nobody has checked it."""
+    asked = annotations.decode(attrs[ASKED], where)[0].check(type.rank, where)
+    said = annotations.decode(attrs["sdy.sharding"], where)[0] if "sdy.sharding" in attrs else None
+    if said is not None and isinstance(type, TensorType) and is_cut(said, asked, type.shape):
+        shardings.asked[place] = asked
 
 
 def _read_special(op: Op, annotations: _Annotations, shardings: Shardings) -> None:

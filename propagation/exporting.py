@@ -4,11 +4,11 @@ the boundary are made even, and everything is closed."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd
 from typing import Any
 
+from .cuts import evenly_sharded
 from .dataflow import remove_manual
-from .model import AxisRef, DimSharding, TensorSharding
+from .model import DimSharding, TensorSharding
 from .program import Block, Edits, Func, Op, Program, Value, replace_all_uses
 from .purity import is_removable
 from .sdy_text import AxisText, axes_in
@@ -19,7 +19,6 @@ __all__ = [
     "close_shardings",
     "constraints_to_reshards",
     "even_boundaries",
-    "evenly_sharded",
     "merge_constants",
     "note_cut",
     "remove_groups",
@@ -82,31 +81,6 @@ def constraints_to_reshards(program: Program) -> None:
         if op.name == "sdy.sharding_constraint":
             op.name = "sdy.reshard"
     program.names.add("sdy.reshard")
-
-
-def evenly_sharded(sharding: TensorSharding, shape: tuple[int, ...]) -> TensorSharding:
-    """`sharding` with each dimension's axes cut to the longest prefix that divides its size; of the last axis a part
-    may stay. A dimension of 6 over an axis of 4 keeps the half of it: `{"a"}` becomes `{"a":(1)2}`."""
-    if len(sharding.dims) != len(shape):
-        return sharding
-    dims = tuple(_even_dim(d, n, sharding) for d, n in zip(sharding.dims, shape))
-    return sharding if dims == sharding.dims else sharding.with_dims(dims)
-
-
-def _even_dim(dim: DimSharding, size: int, sharding: TensorSharding) -> DimSharding:
-    if dim.factor and size % dim.factor == 0:
-        return dim
-    kept: list[AxisRef] = []
-    for axis in dim.axes:
-        common = gcd(axis.size, size)
-        if common == 1:
-            break
-        if common != axis.size:
-            kept.append(AxisRef(axis.name, axis.pre, common))
-            break
-        kept.append(axis)
-        size //= common
-    return DimSharding(kept, dim.is_open, dim.priority)
 
 
 def even_boundaries(program: Program, shardings: Shardings, uneven_main: bool = False) -> None:

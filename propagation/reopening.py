@@ -17,14 +17,13 @@ and constraints alone, the rest is its own and says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxlib.mlir import ir
 
 from .annotation_sites import Edit, one_after_other
-from .annotations import WITH_IN_SHARDINGS, read_shardings
+from .annotations import WITH_IN_SHARDINGS
 from .graph import Op, Program, Value
 from .model import DimSharding
 from .ops import SHARDING_ATTRIBUTE
@@ -35,7 +34,6 @@ from .shardings import Shardings
 __all__ = ["Reading", "decided", "opening", "reading_of", "run_opened"]
 
 Module = str | bytes | ir.Module
-Dims = tuple[DimSharding, ...]
 _KEY = "sdy.sharding"
 
 
@@ -62,10 +60,10 @@ def run_opened(module: Module, annotate: Edit | None = None, xla_order: bool = F
     first = run(module, annotate=annotate, xla_order=xla_order, **given)
     if len(first.log) or not any(_says(op) for op in first.program.ops()):
         return first
-    known = _said(module, annotate, given.get("file"))
+    known = _but_reshards(first)
     for order in (xla_order, not xla_order):
         again = Reading(one_after_other(opening, annotate), order).run(module, **given)
-        if _is_said(again, known):
+        if _but_reshards(again) == known:
             return again
     return first
 
@@ -110,12 +108,11 @@ def _ask_again(program: Program, shardings: Shardings) -> None:
 def decided(program: Program, shardings: Shardings) -> list[tuple[Any, ...]]:
     """Operations with the shardings of their results; what is replicated counts as not said."""
 
-    return [(op.name, [_split(shardings, r) for r in op.results]) for op in program.ops()]
+    def said(value: Value) -> tuple[DimSharding, ...] | None:
+        sharding = shardings.get(value)
+        return None if sharding is None or sharding.is_fully_replicated else sharding.dims
 
-
-def _split(shardings: Shardings, value: Value) -> Dims | None:
-    sharding = shardings.get(value)
-    return None if sharding is None or sharding.is_fully_replicated else sharding.dims
+    return [(op.name, [said(r) for r in op.results]) for op in program.ops()]
 
 
 def _is_kept(value: Value, shardings: Shardings) -> bool:
@@ -124,19 +121,9 @@ def _is_kept(value: Value, shardings: Shardings) -> bool:
     return any(shardings.get(op.result) == shardings.get(value) for op in reshards)
 
 
-def _said(module: Module, annotate: Edit | None, file: str | None) -> list[Dims | None]:
-    """What a module says of each of its values, as it was read: propagating it may add reshards to what is written."""
-    program = read(module, file)
-    shardings = read_shardings(program)
-    one_after_other(annotate)(program, shardings)
-    return [_split(shardings, value) for value in program.values]
-
-
-def _is_said(again: Propagated, known: Sequence[Dims | None]) -> bool:
-    """Whether a module that was propagated once more has the shardings that it says, in all operations that are left:
-    those that nobody reads are gone."""
-    results = (value for op in again.program.ops() for value in op.results if value.index < len(known))
-    return all(_split(again.shardings, value) == known[value.index] for value in results)
+def _but_reshards(propagated: Propagated) -> list[tuple[Any, ...]]:
+    """What is `decided`, in functions as well, but for reshards: propagating what is said may add some to it."""
+    return [said for said in decided(propagated.program, propagated.shardings) if said[0] != "sdy.reshard"]
 
 
 def _says(op: Op) -> bool:

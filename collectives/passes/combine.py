@@ -13,6 +13,7 @@ of 512 KiB): only little is packed there.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection
 from typing import Any
@@ -55,11 +56,21 @@ class _Memory:
         self._functions = functions
         self._room: Room | None = None
 
-    def room_at(self, item: LocalOp, negligible: float) -> float:
-        """Bytes that are free while an item of the function before it was changed runs, if its peak may be higher by
-        what is negligible."""
+    @functools.cached_property
+    def fixed(self) -> float:
+        """Bytes of the function's arguments and results, which combining leaves as they are."""
+        return boundary(self.function)
+
+    @property
+    def negligible(self) -> float:
+        """Bytes by which its peak may grow."""
+        return COMBINED_GROWTH_SHARE * self.fixed
+
+    def room_at(self, item: LocalOp) -> float:
+        """Bytes that are free while an item runs, if the peak may grow by what is negligible. That is asked of members
+        of groups alone, which nobody has changed, and estimated once: what was packed before lives elsewhere."""
         if self._room is None:
-            self._room = Room(self.function, self._functions, negligible)
+            self._room = Room(self.function, self._functions, self.negligible)
         return self._room.at(item)
 
     def peak(self, region: Region) -> float:
@@ -154,9 +165,9 @@ def _fitting(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]
     """The groups, or parts of them, whose packed operands and results are negligible beside what the program needs: at
     the peak of its memory there is no room for packed copies."""
     largest = max(map(_message, groups), default=0.0)
-    if largest <= max(PACKED_ALWAYS_BYTES, PACKED_NEED_SHARE * boundary(memory.function)):  # whatever lives between
+    fixed, region = memory.fixed, memory.function.region
+    if largest <= max(PACKED_ALWAYS_BYTES, PACKED_NEED_SHARE * fixed):  # whatever lives between
         return groups
-    fixed, region = boundary(memory.function), memory.function.region
     within = lambda peak: max(PACKED_ALWAYS_BYTES, PACKED_NEED_SHARE * (fixed + peak))
     least, most = memory.bounds(region)
     parts = [_parts(g, within(least)) for g in groups]
@@ -168,17 +179,16 @@ def _fitting(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]
 def _roomy(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]]:
     """The groups, or parts of them, whose packed copies of what is sent and received fit beside what lives while their
     members run: the peak may grow by what is negligible, and by the bytes that the messages saved are worth."""
-    negligible = COMBINED_GROWTH_SHARE * boundary(memory.function)
     out: list[list[LocalOp]] = []
     for group in groups:
         sizes = [sum(map(ref_bytes, (*item.operands, *item.results))) for item in group]
-        if sum(sizes) - MESSAGE_BYTES * (len(group) - 1) <= negligible:
+        if sum(sizes) - MESSAGE_BYTES * (len(group) - 1) <= memory.negligible:
             out.append(group)
             continue
         part: list[LocalOp] = []
         copies, room = 0.0, math.inf
         for item, size in zip(group, sizes):
-            free = memory.room_at(item, negligible)
+            free = memory.room_at(item)
             if part and copies + size - MESSAGE_BYTES * len(part) > min(room, free):
                 out.append(part)
                 part, copies, room = [], 0.0, math.inf

@@ -149,8 +149,9 @@ _CPU_CRASHES = (
     f"chlo.broadcast_polygamma of {_INTEGERS} {_COMPLEX}",
     f"chlo.broadcast_remainder of {_COMPLEX}",
 )
-# Over the first one it ends the process, too. Greatest and least ones of narrow floats it computes one by one: over a
-# matrix of 1024 x 1024, bf16 took 7.9 ms of CPU, f16 3.2, f8E4M3FN 18.5; as f32 they take 0.7 to 1.5. (Measured.)
+# Over the first one it ends the process, too. Greatest and least ones of narrow floats it computes one by one (where it
+# does not hand them to YNNPACK, which loses NaN: `meshrt/runtime/kernel_library.py`): over a matrix of 1024 x 1024,
+# bf16 took 7.9 ms of CPU, f16 3.2, f8E4M3FN 18.5; as f32 they take 0.7 to 1.5. (Measured.)
 _CPU_WIDER = ("stablehlo.concatenate of i2 ui2", *(
     f"stablehlo.{op} of bf16 f16 {_NARROW_FLOATS}" for op in ("reduce", "reduce_window")
 ))  # fmt: skip

@@ -56,7 +56,7 @@ def legalize(module: Module, takes: BackendCapabilities) -> Module:
     if isinstance(module, str) and not takes.stable_only and not _suspects(module, takes):
         return module
     parsed = module if isinstance(module, ir.Module) else jaxlib_api.parse(module)
-    if any(_is_narrow(op, takes) for op in operations(parsed)):
+    if takes.wider and any(_is_narrow(op, takes) for op in operations(parsed)):
         if parsed is module:  # the caller's
             parsed = jaxlib_api.parse(jaxlib_api.bytecode(module))
         _widen(parsed, takes)
@@ -186,7 +186,9 @@ def _is_narrow(op: Any, takes: BackendCapabilities) -> bool:
         return True
     block = op.regions[0].blocks[0]
     first, *others = [inner.operation for inner in block]
-    return str(first.name) in _EXACT and len(others) == 1 and list(first.operands) == list(block.arguments)
+    if str(first.name) not in _EXACT or len(others) != 1:
+        return False
+    return list(first.operands) == list(block.arguments) and list(others[0].operands) == list(first.results)
 
 
 def _holder(dtype: str) -> str | None:
@@ -224,8 +226,11 @@ def _converted(value: Any, element: Any) -> Any:
 
 
 def _of_elements(element: Any, kind: Any) -> Any:
-    """The type of arrays of the shape of another type, None for scalars."""
-    return ir.RankedTensorType.get([] if kind is None else ir.ShapedType(kind).shape, element)
+    """The type of arrays of the shape of another type, and of its bounds where that is dynamic; None for scalars."""
+    if kind is None:
+        return ir.RankedTensorType.get([], element)
+    shaped = ir.RankedTensorType(kind)
+    return ir.RankedTensorType.get(shaped.shape, element, shaped.encoding)
 
 
 def _refusal(op: Any, takes: BackendCapabilities, sugar: bool) -> str | None:

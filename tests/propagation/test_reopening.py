@@ -57,6 +57,22 @@ def test_what_somebody_wrote_otherwise_stays():
     assert "y" in str(run_opened(theirs).result_shardings[0])
 
 
+def test_what_somebody_wrote_otherwise_in_a_function_stays():
+    """Functions have new values once they were propagated; they are compared with what they say as well."""
+    inside, rows = '[{}, {"y"}]', '[{"x"}, {}]'
+    theirs = f"""{HEAD}
+func.func @main(%x: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {rows}>}})
+    -> (tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {rows}>}}) {{
+  %0 = call @f(%x) {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, {rows}>]>}} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32> }}
+func.func private @f(%x: tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {rows}>}})
+    -> (tensor<8x8xf32> {{sdy.sharding = #sdy.sharding<@mesh, {rows}>}}) {{
+  %0 = stablehlo.tanh %x {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, {inside}>]>}} : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32> }}"""
+    tanh = [s for s in said(propagation.run(theirs)) if s[0] == "stablehlo.tanh"]
+    assert "y" in str(tanh) and said(run_opened(theirs)) == said(propagation.run(theirs))
+
+
 def test_functions_that_are_called_are_opened_too():
     text = (
         HEAD
@@ -115,6 +131,18 @@ def test_what_is_said_instead_of_what_was_cut_holds():
     whole = TensorSharding.replicated_on(opened.arg_shardings[0].mesh, 2)
     again = Reading.of(opened).run(text, lambda *of: set_argument(*of, 0, whole))
     assert again.arg_shardings == [whole] and place.number == 0 and not again.shardings.asked
+
+
+@pytest.mark.parametrize("now", ['[{}, {"y"}]', "[{}, {}]", '[{"y"}, {}]'])
+def test_what_somebody_says_since_something_was_cut_counts(now):
+    """The text is changed, and beside the new annotation stands what was asked for before."""
+    mark = 'propagation.asked = #sdy.sharding<@twin, [{"x"}, {}]>, '
+    left = mark + 'sdy.sharding = #sdy.sharding<@twin, [{"x":(1)2}, {}]>'
+    text = propagation.run(CUT).as_text()
+    assert left in text
+    text = text.replace(left, f"{mark}sdy.sharding = #sdy.sharding<@twin, {now}>")
+    for read in (run_opened, propagation.run):
+        assert read(text).as_text() == read(text.replace(mark, "")).as_text()
 
 
 @pytest.mark.parametrize("asked", ['#sdy.sharding<@mesh, [{"x"}]>', "#sdy.sharding<@no, [{}, {}]>", "3 : i32"])

@@ -108,8 +108,26 @@ def test_reductions_that_are_not_exact_on_wider_elements_cross_as_they_are():
     twice = meshrt.jit(
         lambda x: meshrt.lax.reduce(x, x.dtype.type(0), lambda a, b: other(jnp.maximum(a, b), 5, 2), (1,))
     )
-    for text in (product, summed, twice.lower(x).module.text):
+    first = """func.func @main(%x: tensor<3x4xbf16>, %c: tensor<bf16>) -> tensor<3xbf16> {
+      %0 = stablehlo.reduce(%x init: %c) across dimensions = [1] : (tensor<3x4xbf16>, tensor<bf16>) -> tensor<3xbf16>
+       reducer(%a: tensor<bf16>, %b: tensor<bf16>) {
+        %unused = stablehlo.maximum %a, %b : tensor<bf16>
+        stablehlo.return %a : tensor<bf16> }
+      return %0 : tensor<3xbf16> }"""
+    for text in (product, summed, twice.lower(x).module.text, first):
         assert legalize(text, capabilities_of("cpu")) is text
+
+
+def test_bounds_of_dynamic_sizes_stay_where_elements_become_wider():
+    bounded, found = (
+        f"tensor<{sizes}xbf16, #stablehlo.bounds<{most}>>" for sizes, most in (("4x?", "?, 8"), ("?", "8"))
+    )
+    body = f"%0 = stablehlo.reduce(%x init: %c) applies stablehlo.maximum across dimensions = [0] : ({bounded}, "
+    constant = "%c = stablehlo.constant dense<0.0> : tensor<bf16>\n    "
+    text = written(bounded, found, f"{constant}{body}tensor<bf16>) -> {found}")
+    crosses = jaxlib_api.parse(legalize(text, capabilities_of("cpu")))
+    kinds = [str(op.results[0].type) for op in operations(crosses) if op.name == "stablehlo.reduce"]
+    assert kinds == [found.replace("bf16", "f32")]
 
 
 def test_modules_of_others_that_would_end_the_process_are_refused_when_called():
