@@ -135,7 +135,7 @@ def stage_target(
         config.update("platforms", "cpu")  # a look at a program must not occupy an accelerator
     with _printing_to_stderr(), _alone(path):
         module = _import(path)
-        function, arguments = _function(module, path, name), _factory(module, path, hook)
+        (function, owner), arguments = _function(module, path, name), _factory(module, path, hook)
         if not callable(function):
             raise TargetError(f"{path}: {name} is {type(function).__name__!r}, not a function")
         if _is_of_jax(function, module):
@@ -148,7 +148,7 @@ def stage_target(
         else:
             args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
         with use_abstract_mesh(abstract):
-            made = _of_method(path, name, function, lambda: stage(function, args, kwargs))
+            made = _of_method(path, name, owner, lambda: stage(function, args, kwargs))
             if annotations is not None:
                 args, kwargs = _annotated((args, kwargs), annotations, made.record, abstract)
                 made = _call(path, name, lambda: stage(function, args, kwargs))
@@ -295,7 +295,7 @@ def _lower_with_jax(
                 raise
         return over(_devices(jax, f"{path}:{name}", mesh, kinds))
 
-    return ForeignText(_of_method(path, name, function, lowered))
+    return ForeignText(_of_method(path, name, getattr(function, "__self__", None), lowered))
 
 
 # The largest mesh of jax's own devices. Chosen: each of them takes memory and threads.
@@ -341,10 +341,10 @@ def _factory(module: ModuleType, path: Path, hook: Hook) -> Callable[[Any], Any]
     return found if takes_mesh else lambda mesh: found()
 
 
-def _function(module: ModuleType, path: Path, name: str) -> Any:
-    """A function of a module, or the method of an object that its class makes."""
+def _function(module: ModuleType, path: Path, name: str) -> tuple[Any, Any]:
+    """A function of a module, or the method of an object that its class makes, and that object."""
     first, *rest = name.split(".")
-    found = _attribute(module, path, first)
+    found, owner = _attribute(module, path, first), None
     for part in rest:
         if inspect.isclass(found) and not isinstance(
             inspect.getattr_static(found, part, None), staticmethod | classmethod
@@ -352,8 +352,8 @@ def _function(module: ModuleType, path: Path, name: str) -> Any:
             found = _instance(path, found, part)
         if not hasattr(found, part):
             raise TargetError(f"{path}: {first} has no {part}")
-        found = getattr(found, part)
-    return found
+        owner, found = found, getattr(found, part)
+    return found, owner
 
 
 def _instance(path: Path, made: type, method: str) -> Any:
@@ -370,9 +370,8 @@ def _instance(path: Path, made: type, method: str) -> Any:
     return _call(path, f"{made.__name__}()", made)
 
 
-def _of_method(path: Path, name: str, function: Any, stage: Callable[[], Any]) -> Any:
-    """What staging gives; where it fails over the object whose method is jitted, the error says what is to be done."""
-    owner = getattr(function, "__self__", None)
+def _of_method(path: Path, name: str, owner: Any, stage: Callable[[], Any]) -> Any:
+    """What staging gives; where it fails over `owner`, whose method is jitted, the error says what is to be done."""
     try:
         return _call(path, name, stage)
     except InspectError as e:
