@@ -22,7 +22,7 @@ from typing import Literal
 from .annotations import read_shardings
 from .edits import erase, replace_all_uses
 from .graph import Func, Op, Program, Value
-from .locations import source, value_source
+from .locations import lines, value_lines
 from .log import ProvenanceStep
 from .model import TensorSharding
 from .overrides import set_argument, set_returned
@@ -44,12 +44,18 @@ _CONSTRAINT = "sdy.sharding_constraint"
 class Said:
     """An annotation: of argument or result `number` of the entry function, or, of a constraint, an operation with a
     sharding and an argument of another function, of the value with that index. Modules that are read from the same text
-    number their values alike. What other functions return is numbered through all of them (`returned_at`)."""
+    number their values alike. What other functions return is numbered through all of them (`returned_at`). `lines` are
+    that on which it was written and those that called its function, as far as the module tells them."""
 
     kind: Literal["argument", "result", "constraint", "value", "returned"]
     number: int
     sharding: TensorSharding
-    where: str | None
+    lines: tuple[str, ...]
+
+    @property
+    def where(self) -> str | None:
+        """The line on which it was written."""
+        return self.lines[0] if self.lines else None
 
     def saying(self, sharding: TensorSharding | None) -> Edit:
         """What makes a program say `sharding` instead; None: nothing, and a constraint is gone."""
@@ -120,26 +126,26 @@ def _annotations(program: Program, shardings: Shardings) -> Iterator[Said]:
     for number, value in enumerate(main.args):
         said = shardings.get(value)
         if said is not None:
-            yield Said("argument", number, said, value_source(value))
+            yield Said("argument", number, said, value_lines(value))
     for func in program.funcs.values():
         for value in func.args if func is not main else ():
             said = shardings.get(value)
             if said is not None:
-                yield Said("value", value.index, said, value_source(value))
+                yield Said("value", value.index, said, value_lines(value))
     for op in program.ops():
         if op.name == "sdy.manual_computation":
             continue  # it says how its body was written, which no other sharding fits
         for value in op.results:
             said = shardings.get(value)
             if said is not None:
-                yield Said("constraint" if op.name == _CONSTRAINT else "value", value.index, said, source(op))
+                yield Said("constraint" if op.name == _CONSTRAINT else "value", value.index, said, lines(op))
     for number, (func, place) in enumerate(_returned(program)):
         said = shardings.results[func][place]
         if said is not None:
-            yield Said("returned", number, said, source(func))
+            yield Said("returned", number, said, lines(func))
     for number, said in enumerate(shardings.results[main]):
         if said is not None:
-            yield Said("result", number, said, source(main))
+            yield Said("result", number, said, lines(main))
 
 
 def origins(propagated: Propagated, value: Value, dim: int, said: list[Said]) -> list[tuple[Said, ProvenanceStep]]:
@@ -188,8 +194,8 @@ def origin_of(propagated: Propagated, step: ProvenanceStep, said: list[Said]) ->
     numbers = {v.index for v in begun.results} if isinstance(begun, Op) else {step.value.index}
     inside = [s for s in said if s.kind in ("constraint", "value")]
     exact = next((s for s in inside if s.number in numbers), None)
-    where = source(begun) if isinstance(begun, Op) else value_source(step.value)
-    found = exact or next((s for s in inside if s.where == where and _names(s, step)), None)
+    written = lines(begun) if isinstance(begun, Op) else value_lines(step.value)
+    found = exact or next((s for s in inside if s.lines == written and _names(s, step)), None)
     return found or _of_callee(step, said)
 
 
@@ -199,8 +205,8 @@ def _of_callee(step: ProvenanceStep, said: list[Said]) -> Said | None:
     callee = (value.op.data or {}).get("callee") if value is not None and value.op is not None else None
     if value is None or not isinstance(callee, Func):
         return None
-    where = source(callee)
-    return next((s for s in said if s.kind == "returned" and s.where == where and _names(s, step)), None)
+    written = lines(callee)
+    return next((s for s in said if s.kind == "returned" and s.lines == written and _names(s, step)), None)
 
 
 def _names(said: Said, step: ProvenanceStep) -> bool:

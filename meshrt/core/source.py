@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from meshrt.core.naming import wraps
 
 __all__ = [
-    "EqnContext", "Source", "capture", "exclude", "include", "is_internal", "is_replaying", "marked", "named_scope",
-    "own_scope", "path_of", "replayed", "source_at", "transformed", "transposed", "user_stacklevel",
+    "EqnContext", "Source", "called", "capture", "exclude", "include", "is_internal", "is_replaying", "marked",
+    "named_scope", "own_scope", "path_of", "replayed", "source_at", "transformed", "transposed", "user_stacklevel",
 ]  # fmt: skip
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -33,6 +33,8 @@ _SYSTEM_PREFIXES = (
 # The demo's program is a user's program although it stands inside.
 _PROGRAMS = _ROOT + "demo" + os.sep
 _internal: dict[CodeType, bool] = {}
+# Callers that are kept of an annotation. Chosen: helpers that call helpers are a few deep; recursion has no end.
+_CALLERS = 8
 # Files and folders of libraries that count as parts of the system.
 _excluded: tuple[str, ...] = ()
 
@@ -42,7 +44,8 @@ class Source(NamedTuple):
 
     `scope` is the path of `named_scope`s and transformations, `a/vmap(b)/c`: one that is under way wraps the next name,
     or nothing yet, `a/vmap()`. A Jaxpr's paths begin with itself. `compute` what `compute_on` named, `marks` are what
-    compilers are to read at operations from there (`marked`).
+    compilers are to read at operations from there (`marked`). `callers` are the frames that called this one, the
+    nearest first, where they were asked for (`called`).
     """
 
     code: CodeType | None
@@ -50,6 +53,7 @@ class Source(NamedTuple):
     scope: str = ""
     compute: str = ""
     marks: tuple[tuple[str, str], ...] = ()
+    callers: tuple[Source, ...] = ()
 
     @property
     def name_stack(self) -> str:
@@ -168,6 +172,24 @@ def capture() -> Source:
     return UNKNOWN
 
 
+def called(where: Source) -> Source:
+    """`where`, which was just captured, with the user's frames that called it. A helper that annotates what it is given
+    stands at one line for all who call it: of what annotates they are kept, for other equations that would cost too
+    much. Frames beyond one of the system, which began a trace there, say nothing of the place in that trace."""
+    if _state.replay is not None or where.code is None:
+        return where
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_internal(frame.f_code):
+        frame = frame.f_back
+    callers: list[Source] = []
+    while frame is not None and len(callers) < _CALLERS:
+        frame = frame.f_back
+        if frame is None or is_internal(frame.f_code):
+            break
+        callers.append(Source(frame.f_code, frame.f_lasti))
+    return where._replace(callers=tuple(callers))
+
+
 def user_stacklevel() -> int:
     """The `stacklevel` with which the caller's `warnings.warn` names the user's line."""
     level, frame = 1, sys._getframe(1)
@@ -279,8 +301,8 @@ def _below(path: str, around: tuple[str, ...], name: str) -> str:
 
 def transposed(where: Source) -> Source:
     """The place of what transposition makes of a linear equation at `where`: `jvp(a)` becomes `transpose(jvp(a))`."""
-    code, lasti, scope, compute, marks = where
-    return Source(code, lasti, _transposed(scope), compute, marks) if "jvp(" in scope else where
+    code, lasti, scope, compute, marks, callers = where
+    return Source(code, lasti, _transposed(scope), compute, marks, callers) if "jvp(" in scope else where
 
 
 @functools.lru_cache(maxsize=4096)

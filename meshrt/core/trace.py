@@ -296,6 +296,8 @@ class JaxprTrace(Trace):
         except errors.ShardingTypeError as e:
             raise named_operands(e, map(self.names_behind, atoms)) from None
         where = source.capture()
+        if primitive.place is not None:
+            where = source.called(where)
         outvars = [Var(t) for t in types]
         effects = NO_EFFECTS if primitive.effects_rule is None else primitive.effects(avals, params)
         self.eqns.append(Eqn(primitive, atoms, outvars, params, where, effects))

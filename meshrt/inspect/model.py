@@ -80,7 +80,8 @@ class MemberRow:
 class CollectiveRow:
     """A collective. `bytes` are sent by the busiest device each time, `times` is None in a loop of unknown length;
     `members` are what a combined one was made of, `scope` the scopes of the operation that caused it,
-    `jvp(layer0)/mlp`."""
+    `jvp(layer0)/mlp`. Each collective has its own busiest device, and the report's `bytes` are of the one that sends
+    most in all, so `bytes` x `times` of the collectives may sum to more."""
 
     kind: str
     axes: str
@@ -219,10 +220,10 @@ class KernelRow:
 @dataclass(frozen=True, slots=True)
 class Report:
     """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each. `bytes`
-    are sent by the busiest device per run of the program, `least_bytes` if it takes other branches (see
-    `collectives.CommunicationPlan`). There is a `timing` where a topology was named, `lint` where it was asked
-    for, and a `program` where all operations were. `alternatives` are the layouts of the whole program that were
-    compared, if several were. `version` is that of the schema.
+    are sent by the busiest device per run of the program (the sum over `collectives`, each of its own busiest device,
+    may be more), `least_bytes` if it takes other branches (see `collectives.CommunicationPlan`). There is a `timing`
+    where a topology was named, `lint` where it was asked for, and a `program` where all operations were. `alternatives`
+    are the layouts of the whole program that were compared, if several were. `version` is that of the schema.
 
     >>> found = meshrt.inspect.report(meshrt.jit(jnp.sin).lower(jnp.ones(8)))
     >>> found.devices, found.bytes, found.arguments[0].type, found.memory.argument_bytes

@@ -174,7 +174,8 @@ def _collective_cells(row: CollectiveRow, count: int) -> list[tuple[str, ...]]:
 
 COLLECTIVES_NOTE = (
     "bytes: what one device sends each time; times: per run, so that a collective in a loop counts once for each "
-    "iteration; total: bytes x times."
+    "iteration; total: bytes x times. Each row is of the device that sends most in that collective, and what is sent "
+    "per device and run of the one that sends most in all, so the rows may sum to more."
 )
 
 

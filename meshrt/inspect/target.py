@@ -6,7 +6,8 @@ alone, or what `inspect.signature(FUNCTION).bind(...)` gives where some are name
 arguments themselves; or `--args` writes them (`written_arguments.py`). FUNCTION is what `jit` returned, of
 meshrt or of jax, or a plain function (jax's if its file uses jax and nothing of meshrt), or a factory's product
 (`step = make_step()`). A method is that of an
-object that CLASS() makes, unless it is static or CLASS is an object itself. A file in a package may import relatively.
+object that CLASS() makes, unless it is static or CLASS is an object itself (`FILE.py:model.step` of one that the file
+makes). A file in a package may import relatively.
 Importing it must not train: scripts guard `main()` by `if __name__ == "__main__"`. What it prints goes to standard
 error.
 """
@@ -134,7 +135,7 @@ def stage_target(
         config.update("platforms", "cpu")  # a look at a program must not occupy an accelerator
     with _printing_to_stderr(), _alone(path):
         module = _import(path)
-        function, arguments = _function(module, path, name), _factory(module, path, hook)
+        (function, owner), arguments = _function(module, path, name), _factory(module, path, hook)
         if not callable(function):
             raise TargetError(f"{path}: {name} is {type(function).__name__!r}, not a function")
         if _is_of_jax(function, module):
@@ -147,7 +148,7 @@ def stage_target(
         else:
             args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
         with use_abstract_mesh(abstract):
-            made = _call(path, name, lambda: stage(function, args, kwargs))
+            made = _of_method(path, name, owner, lambda: stage(function, args, kwargs))
             if annotations is not None:
                 args, kwargs = _annotated((args, kwargs), annotations, made.record, abstract)
                 made = _call(path, name, lambda: stage(function, args, kwargs))
@@ -294,7 +295,7 @@ def _lower_with_jax(
                 raise
         return over(_devices(jax, f"{path}:{name}", mesh, kinds))
 
-    return ForeignText(_call(path, name, lowered))
+    return ForeignText(_of_method(path, name, getattr(function, "__self__", None), lowered))
 
 
 # The largest mesh of jax's own devices. Chosen: each of them takes memory and threads.
@@ -340,20 +341,47 @@ def _factory(module: ModuleType, path: Path, hook: Hook) -> Callable[[Any], Any]
     return found if takes_mesh else lambda mesh: found()
 
 
-def _function(module: ModuleType, path: Path, name: str) -> Any:
-    """A function of a module, or the method of an object that its class makes."""
+def _function(module: ModuleType, path: Path, name: str) -> tuple[Any, Any]:
+    """A function of a module, or the method of an object that its class makes, and that object."""
     first, *rest = name.split(".")
-    found = _attribute(module, path, first)
+    found, owner = _attribute(module, path, first), None
     for part in rest:
         if inspect.isclass(found) and not isinstance(
             inspect.getattr_static(found, part, None), staticmethod | classmethod
         ):
-            made = found
-            found = _call(path, f"{made.__name__}()", made)
+            found = _instance(path, found, part)
         if not hasattr(found, part):
             raise TargetError(f"{path}: {first} has no {part}")
-        found = getattr(found, part)
-    return found
+        owner, found = found, getattr(found, part)
+    return found, owner
+
+
+def _instance(path: Path, made: type, method: str) -> Any:
+    """An object of a class, for one of its methods."""
+    try:
+        inspect.signature(made).bind()
+    except TypeError as e:
+        raise TargetError(
+            f"{path}: {made.__name__}.{method} needs an object, and {made.__name__}() lacks arguments ({e}); make one "
+            f"in the file, model = {made.__name__}(...), and name {path}:model.{method}"
+        ) from None
+    except ValueError:  # its arguments are not known: making one tells
+        pass
+    return _call(path, f"{made.__name__}()", made)
+
+
+def _of_method(path: Path, name: str, owner: Any, stage: Callable[[], Any]) -> Any:
+    """What staging gives; where it fails over `owner`, whose method is jitted, the error says what is to be done."""
+    try:
+        return _call(path, name, stage)
+    except InspectError as e:
+        if not isinstance(e.__cause__, TypeError) or owner is None or repr(type(owner)) not in str(e.__cause__):
+            raise
+        kind = type(owner).__name__
+        raise InspectError(
+            f"{path}: {name} is jitted, and its argument self is of {kind}, which is no pytree, so that calling it "
+            f"fails as well; jit it with static_argnums=0, or register {kind} as a pytree"
+        ) from e
 
 
 def _attribute(module: ModuleType, path: Path, name: str) -> Any:

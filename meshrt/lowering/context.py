@@ -39,6 +39,15 @@ PLATFORMS = "platforms"
 _NOT_IN_SYMBOLS = re.compile(r"[^A-Za-z0-9_.$]")
 
 
+def _call_stack(where: Source) -> str:
+    """The inside of a location: the line, and those that called it where they are known."""
+    line = f"{quote(where.file)}:{max(where.line, 1)}:1"
+    if not where.callers:
+        return line
+    caller, *others = where.callers
+    return f"callsite({line} at {_call_stack(caller._replace(callers=tuple(others)))})"
+
+
 class ModuleLowering:
     """What all functions of a module share: the writer, outlined functions, source locations, the target platform.
 
@@ -138,7 +147,7 @@ class ModuleLowering:
         alias = self._locations.get(key)
         if alias is None:
             name = path_of(path, where.scope, primitive, is_call)
-            text = f"{quote(name)}({quote(where.file)}:{max(where.line, 1)}:1)"
+            text = f"{quote(name)}({_call_stack(where)})"
             alias = self._locations[key] = self.writer.location(text)
         return alias
 
@@ -384,7 +393,7 @@ class LoweringContext:
         env: dict[Var, Ref] = dict(zip(jaxpr.invars, args))
         location = self.module.location
         saved = self.loc, self.path, self._eqn, self.at
-        self.at = self.at or at
+        self.at = at = self.at or at
         self.path = path = self._inside(part)
         items, region = self.body.items, self.pinned_region()
         several, overrides = len(self.module.platforms) > 1, self.module.overrides
@@ -396,7 +405,7 @@ class LoweringContext:
                     f"MLIR translation rule for primitive {primitive.name!r} not found for platform "
                     f"{self.module.platforms[0]} (used at {eqn.source})"
                 )
-            here = eqn.source if self.at is None else eqn.source._replace(code=self.at.code, lasti=self.at.lasti)
+            here = eqn.source if at is None else eqn.source._replace(code=at.code, lasti=at.lasti, callers=at.callers)
             self._eqn, self.loc = eqn, location(here, primitive.name, path)
             if primitive.literals and rule is primitive.lower:
                 operands = [a if type(a) is Literal else env[a] for a in eqn.invars]

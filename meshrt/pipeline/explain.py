@@ -8,6 +8,7 @@ dimension 1 of result (f32[128,256]) got axis 'model' through dot_general (train
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -18,8 +19,9 @@ from propagation.addresses import Address, resolve
 from propagation.dataflow import EDGE
 from propagation.errors import BadOptionError
 from propagation.functions import original_name
+from propagation.locations import CallSites, lines
 from propagation.log import CHOSEN, Missing, ProvenanceStep
-from propagation.program import Func, Op, Value, source
+from propagation.program import Func, Op, Program, Value
 
 __all__ = ["CONSTRAINTS", "Names", "explain", "missing"]
 
@@ -128,9 +130,11 @@ class Names:
 
     def __init__(self, propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]):
         self._named: dict[Value, str] = {}
+        self._programs: list[Program] = []
         at: Propagated | None = propagated
         while at is not None:  # chains go on in the propagation before
             main = at.program.main
+            self._programs.append(at.program)
             self._named |= dict(zip(main.returned, result_names))
             self._named |= dict(zip(main.args, arg_names))
             at = at.before
@@ -143,7 +147,7 @@ class Names:
         if name is not None:
             return f"{name} ({type_text(value)})"
         op = value.op
-        return f"{type_text(value)} of {_entered(value) if op is None else _called(op) + _place(op)}"
+        return f"{type_text(value)} of {self._entered(value) if op is None else _called(op) + self.place(op)}"
 
     def given(self, value: Value) -> str | None:
         """The name of an argument or result of the program; None for what lies in between."""
@@ -161,16 +165,42 @@ class Names:
             by = begun if begun is not None or step.value is None else step.value.op
             inside = "" if by is None or (called := _function_around(by)) is None else f", in {called}"
             if begun is not None:
-                who = f"{_called(begun)} that uses it{_place(begun)}"
+                who = f"{_called(begun)} that uses it{self.place(begun)}"
             else:
-                who = "the user" + (f" ({step.where})" if step.where else "")
+                where = f" ({step.where})" if step.where else ""
+                who = f"the user{where if by is None else self.place(by)}"
             return f"{head} is annotated with axis {step.axis.name!r} by {who}{inside}"
         through = _called(step.op) if isinstance(step.op, Op) else f"the return of {step.op.name}"
-        text = f"{head} got axis {step.axis.name!r} through {through}{_place(step.op)}"
+        text = f"{head} got axis {step.axis.name!r} through {through}{self.place(step.op)}"
         text += f" from dimension {step.source_dim} of {self.of(step.source)}"
         if step.factor is None:
             text += " as a member of its sharding group"
         return text + "".join(f"; there {c.text(self.of)}" for c in step.conflicts) + _order(step)
+
+    def _entered(self, value: Value) -> str:
+        """What a value that no operation makes is to the user: an argument of a called function, or what a loop or
+        branch begins with."""
+        owner = value.argument_of
+        if isinstance(owner, Func):
+            return f"argument {value.number} of {original_name(owner)}"
+        if not isinstance(owner, Op):
+            return "an argument"
+        if owner.name == _CALL:
+            return f"argument {value.number} of {owner.data['name']}{self.place(owner)}"
+        return f"an argument of {_called(owner)}{self.place(owner)}"
+
+    def place(self, op: Op | Func) -> str:
+        """` (train.py:7)`; of an operation of a line that makes several for those who call its function,
+        ` (helpers.py:5, called at train.py:31)`."""
+        stack = lines(op)
+        if not stack:
+            return ""
+        caller = self._sites.caller(stack)
+        return f" ({stack[0]})" if caller is None else f" ({stack[0]}, called at {caller})"
+
+    @functools.cached_property
+    def _sites(self) -> CallSites:
+        return CallSites(lines(op) for program in self._programs for op in program.ops())
 
 
 def _order(step: ProvenanceStep) -> str:
@@ -191,19 +221,6 @@ def _called(op: Op) -> str:
     return _NAMES.get(op.name) or op.name.rpartition(".")[2]
 
 
-def _entered(value: Value) -> str:
-    """What a value that no operation makes is to the user: an argument of a called function, or what a loop or branch
-    begins with."""
-    owner = value.argument_of
-    if isinstance(owner, Func):
-        return f"argument {value.number} of {original_name(owner)}"
-    if not isinstance(owner, Op):
-        return "an argument"
-    if owner.name == _CALL:
-        return f"argument {value.number} of {owner.data['name']}{_place(owner)}"
-    return f"an argument of {_called(owner)}{_place(owner)}"
-
-
 def _function_around(op: Op) -> str | None:
     """The called function in which an operation stands; None for one of the entry function."""
     around = op.parent_op
@@ -212,8 +229,3 @@ def _function_around(op: Op) -> str | None:
             return str(around.data["name"])
         around = around.parent_op
     return original_name(around) if isinstance(around, Func) and around.name != "main" else None
-
-
-def _place(op: Op | Func) -> str:
-    where = source(op)
-    return f" ({where})" if where else ""

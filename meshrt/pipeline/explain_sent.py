@@ -27,7 +27,7 @@ from propagation.functions import callers_of, named_functions
 from propagation.locations import value_source
 from propagation.log import ProvenanceStep
 from propagation.ops import TERMINATORS
-from propagation.program import Func, Op, Value, source
+from propagation.program import Func, Op, Value
 from propagation.reasons import axes_text
 
 __all__ = ["chains_behind", "explain_sent", "explained", "unreduced_behind"]
@@ -83,7 +83,8 @@ def explain_sent(
             continue
         axes = made.axes(sent.collective)
         over = f" over {made.axes_text(sent.collective)}" if axes else ""
-        place = f" ({where})" if where else ""
+        op = sent.collective.op
+        place = names.place(op) if op is not None else f" ({where})" if where else ""
         head = f"{sent.collective.kind}{over}, {human(sent.collective.bytes)}{place}: "
         head += cause.removeprefix("stablehlo.")
         lines["\n".join([head, *_because(propagated, sent, frozenset(a.name for a in axes), names, callers)])] = None
@@ -96,8 +97,7 @@ def _because(
     op = sent.collective.op
     asked = _asked_for(op, axes)
     if asked is not None:
-        where = source(asked)
-        return ["  the program itself asks for it, in a manual computation" + (f" ({where})" if where else "")]
+        return ["  the program itself asks for it, in a manual computation" + names.place(asked)]
     if op is None:
         return ["  no operation of the program is known that it is for"]
     chains = chains_behind(propagated, op, axes, callers)
@@ -113,7 +113,7 @@ def _because(
         left -= _axes_of(chains)
     if left:
         lines += _nowhere_near(propagated, op, left, axes, names, callers)
-    return [*_constrained(propagated, op), *lines]
+    return [*_constrained(propagated, op, names), *lines]
 
 
 def _nowhere_near(
@@ -165,15 +165,14 @@ def _chain_lines(chains: Sequence[Sequence[ProvenanceStep]], names: Names) -> li
     return ["  " * (1 + (i > 0)) + names.line(step) for chain in chains for i, step in enumerate(chain)]
 
 
-def _constrained(propagated: Propagated, op: Op | Func | None) -> Iterator[str]:
+def _constrained(propagated: Propagated, op: Op | Func | None, names: Names) -> Iterator[str]:
     """What a constraint that has values moved asks for."""
     if not isinstance(op, Op) or op.name not in CONSTRAINTS:
         return
-    sharding, where = propagated.sharding(op.results[0]), source(op)
+    sharding = propagated.sharding(op.results[0])
     split = [(d, entry.axes) for d, entry in enumerate(sharding.dims if sharding is not None else ()) if entry.axes]
     what = ", ".join(f"dimension {d} split over {axes_text(axes)}" for d, axes in split)
-    place = f" ({where})" if where else ""
-    yield f"  the constraint{place} asks for {type_text(op.results[0])} with {what or 'no dimension split'}"
+    yield f"  the constraint{names.place(op)} asks for {type_text(op.results[0])} with {what or 'no dimension split'}"
 
 
 def _asked_for(op: Op | Func | None, axes: frozenset[str]) -> Op | None:

@@ -9,7 +9,7 @@ import pytest
 
 import propagation
 from propagation import __main__ as cli
-from propagation.locations import scope, source
+from propagation.locations import CallSites, lines, scope, source
 from propagation.program import read
 
 MODULE = """sdy.mesh @mesh = <["a"=4]>
@@ -130,3 +130,17 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path):
             check=False,
         )
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "cannot write" in done.stderr
+
+
+def test_what_calls_a_line_tells_its_operations_apart():
+    """Two helpers deep, where the nearest caller is the same; reached without it; called once."""
+    stacks = [("h:5", "h:9", "t:1"), ("h:5", "h:9", "t:2"), ("h:5", "t:3", "t:8"), ("h:7", "t:3"), ("h:8",), ()]
+    assert list(map(CallSites(stacks).caller, stacks)) == ["t:1", "t:2", "t:3", None, None, None]
+    shorter = [("h:5", "t:1"), ("h:5", "t:1", "m:1")]  # one ends where another goes on
+    assert list(map(CallSites(shorter).caller, shorter)) == ["t:1", "m:1"]
+
+
+def test_the_lines_of_a_stack_are_the_users_own():
+    stack = f'callsite("g.py":7:1 at callsite({LIBRARY} at "f.py":3:1))'
+    (op, _) = read(MODULE.replace("LOC", f"loc({stack})")).main.body.ops
+    assert lines(op) == ("g.py:7", "f.py:3") and source(op) == "g.py:7"

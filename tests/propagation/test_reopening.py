@@ -12,6 +12,7 @@ from propagation.errors import PropagationError
 from propagation.model import TensorSharding
 from propagation.overrides import set_argument
 from propagation.reopening import Reading, decided, reading_of, run_opened
+from tests.collectives import harness
 from tests.collectives.test_alternatives import case
 
 HEAD = 'sdy.mesh @mesh = <["x"=4, "y"=2]>\n'
@@ -126,11 +127,23 @@ def test_what_was_asked_for_a_boundary_that_it_does_not_divide_is_read_again():
 def test_what_is_said_instead_of_what_was_cut_holds():
     text = propagation.run(CUT).as_text()
     opened = run_opened(text)
-    (place,) = opened.shardings.asked
-    assert place is opened.program.main.args[0]
-    whole = TensorSharding.replicated_on(opened.arg_shardings[0].mesh, 2)
-    again = Reading.of(opened).run(text, lambda *of: set_argument(*of, 0, whole))
-    assert again.arg_shardings == [whole] and place.number == 0 and not again.shardings.asked
+    assert [*opened.shardings.asked] == [opened.program.main.args[0]]
+    sharding = opened.arg_shardings[0]
+    assert sharding is not None
+    whole = TensorSharding.replicated_on(sharding.mesh, 2)
+    again = Reading.of(opened).run(text, lambda program, shardings: set_argument(program, shardings, 0, whole))
+    assert again.arg_shardings == [whole] and not again.shardings.asked
+
+
+def test_xlas_partitioner_takes_what_is_written_of_boundaries():
+    """It splits the argument as it does for the program itself."""
+
+    def parameter(text):
+        compiled = harness.Compiled(text, 8, by_xla=True).exe.get_hlo_text()
+        return next(line for line in compiled.splitlines() if "parameter(0), sharding=" in line)
+
+    text = propagation.run(CUT).as_text()
+    assert "propagation.asked" in text and "f32[3,8]" in parameter(CUT) and parameter(text) == parameter(CUT)
 
 
 @pytest.mark.parametrize("now", ['[{}, {"y"}]', "[{}, {}]", '[{"y"}, {}]'])

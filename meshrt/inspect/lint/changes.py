@@ -8,9 +8,11 @@ from typing import Any
 
 from meshrt.inspect.annotations import axes_text
 from meshrt.inspect.lint.subject import Subject
+from meshrt.pipeline.names import type_text
 from propagation.annotation_sites import Edit, Said, returned_at, saying_of
+from propagation.functions import original_name
 from propagation.model import DimSharding, TensorSharding
-from propagation.program import Program, Value
+from propagation.program import Func, Program, Value
 from propagation.shardings import Shardings
 
 __all__ = ["Change", "all_of", "constrained", "described", "moves", "spec_text", "splits", "whole_said", "without"]
@@ -44,14 +46,43 @@ def spec_text(sharding: TensorSharding | None) -> str:
 
 
 def described(subject: Subject, said: Said) -> str:
-    """What an annotation is to its user: `the annotation P("data") of x`, `the constraint P() (train.py:7)`."""
-    spec, where = spec_text(said.sharding), subject.place(said.where)
-    place = f" ({where})" if where else ""
+    """What an annotation is to its user: `the annotation P("data") of x`, `the constraint P() on f32[8,64] of tanh
+    (train.py:7)`."""
+    spec = spec_text(said.sharding)
     if said.kind == "argument":
         return f"the annotation {spec} of {subject.arg_names[said.number]}"
     if said.kind == "result":
         return f"the annotation {spec} of {subject.result_names[said.number]}"
-    return f"the {'constraint' if said.kind == 'constraint' else 'annotation'} {spec}{place}"
+    return f"the {'constraint' if said.kind == 'constraint' else 'annotation'} {spec} {_on(subject, said)}"
+
+
+def _on(subject: Subject, said: Said) -> str:
+    """Which value an annotation is on, and where it was written: `on f32[8,64] of tanh (train.py:7)`. One that a helper
+    writes for several callers is told by the caller's line, `(train.py:31 through helpers.py:5)`; those that are
+    written alike even so, by Python's loops, are numbered."""
+    alike = [s for s in subject.said if s.lines == said.lines and s.kind == said.kind]
+    which = f", number {alike.index(said) + 1} of {len(alike)} there" if len(alike) > 1 and said.lines else ""
+    where = subject.written_at(said)
+    place = f" ({where}{which})" if where else ""
+    return f"on {_value_text(subject, said)}{place}"
+
+
+def _value_text(subject: Subject, said: Said) -> str:
+    """The value that an annotation inside of a program is on, as its user knows it."""
+    program = subject.original
+    if said.kind == "returned":
+        func, number = returned_at(program, said.number)
+        return f"result {number} of {original_name(func)}"
+    value = program.values[said.number]
+    while value.op is not None and value.op.name == "sdy.sharding_constraint":
+        value = value.op.operands[0]
+    owner = value.argument_of
+    if owner is program.main:
+        return f"{type_text(value)} of {subject.arg_names[value.number]}"
+    if value.op is not None:
+        return f"{type_text(value)} of {value.op.name.rpartition('.')[2]}"
+    called = f"argument {value.number} of {original_name(owner)}" if isinstance(owner, Func) else "what a loop takes"
+    return f"{type_text(value)} of {called}"
 
 
 def _changed(subject: Subject, said: Said, sharding: TensorSharding | None) -> Change:
@@ -63,8 +94,7 @@ def _changed(subject: Subject, said: Said, sharding: TensorSharding | None) -> C
     if said.kind in ("argument", "result"):
         name = (subject.arg_names if said.kind == "argument" else subject.result_names)[said.number]
         return Change(key, f"annotate {name} as {new} in place of {old}", edit)
-    where = subject.place(said.where)
-    return Change(key, f"constrain to {new} in place of {old}" + (f" ({where})" if where else ""), edit)
+    return Change(key, f"constrain to {new} in place of {old} {_on(subject, said)}", edit)
 
 
 def without(subject: Subject, said: Said) -> Iterator[Change]:

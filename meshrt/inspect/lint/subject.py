@@ -19,6 +19,7 @@ from meshrt.pipeline.explain import Names
 from meshrt.pipeline.names import argument_names, names_of, output_names
 from propagation.annotation_sites import Edit, Said, annotations_of, origins
 from propagation.errors import PropagationError
+from propagation.locations import CallSites
 from propagation.model import Mesh, TensorSharding
 from propagation.ops import having
 from propagation.program import Program, Value, read
@@ -110,6 +111,16 @@ class Subject:
     def said(self) -> list[Said]:
         """Every annotation of the program, in its order."""
         return annotations_of(self.original, self._given)
+
+    def written_at(self, said: Said) -> str | None:
+        """Where an annotation was written; of one that a helper writes for several callers, `train.py:31 through
+        helpers.py:5`."""
+        where, caller = self.place(said.where), self._sites.caller(said.lines)
+        return where if caller is None else f"{self.place(caller)} through {where}"
+
+    @cached_property
+    def _sites(self) -> CallSites:
+        return CallSites(said.lines for said in self.said)
 
     @cached_property
     def own_mesh(self) -> Mesh:

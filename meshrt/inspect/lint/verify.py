@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from meshrt.inspect.lint.changes import Change
-from meshrt.inspect.lint.rule import NOISE, Hit, Rule
+from meshrt.inspect.lint.rule import Hit, Rule, is_better
 from meshrt.inspect.lint.rules import chosen
-from meshrt.inspect.lint.subject import Figures, Subject, Trial
+from meshrt.inspect.lint.subject import Figures, Subject
 from meshrt.inspect.lint.suppress import is_ignored
 from meshrt.inspect.model import LintRow, RemedyRow
 
 __all__ = ["lint"]
 
-BETTER = 0.05  # the share by which a figure must fall for a change to count; chosen, as SHARE
 MOST_HITS = 12  # of a rule; the dearest are told
 MOST_CHANGES = 10  # tried for a hit
 
@@ -76,23 +75,3 @@ def _remedy(subject: Subject, rule: Rule, hit: Hit) -> RemedyRow | None:
     before, (_, change, after) = subject.base.figures, best
     times = (before.seconds, after.seconds) if subject.has_topology else (None, None)
     return RemedyRow(change.text, before.bytes, after.bytes, before.peak, after.peak, *times)
-
-
-def is_better(rule: Rule, before: Trial, after: Trial) -> bool:
-    """Whether the figure that is to fall does, and the others do not rise. Time may be bought with bytes that are sent;
-    where nothing is to fall, all shardings must stay as they are."""
-    old, new, gain = before.figures, after.figures, rule.gain
-    if gain == "nothing":
-        return old == new and _same_shardings(before, after)
-    if not getattr(new, gain) < (1 - BETTER) * getattr(old, gain):
-        return False
-    others = () if gain == "seconds" else ("bytes", "seconds")
-    kept = all(getattr(new, name) <= (1 + NOISE) * getattr(old, name) for name in others)
-    return kept and new.peak <= (1 + rule.growth) * old.peak
-
-
-def _same_shardings(before: Trial, after: Trial) -> bool:
-    a, b = before.propagated, after.propagated
-    if a.shardings.results[a.program.main] != b.shardings.results[b.program.main]:
-        return False
-    return all(x is y for x, y in zip(a.arg_shardings, b.arg_shardings)) and before.figures == after.figures

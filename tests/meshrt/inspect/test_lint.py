@@ -2,6 +2,7 @@
 that what is suggested is what happens when a user does it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,47 @@ def test_what_a_constraint_holds_whole_is_asked_for():
 
     found = linted(program, held((96, 64)))
     assert [r.rule for r in found.lint] == ["conflict"]
+
+
+def placed(x, number, without, *spec):
+    return x if number in without else at(x, *spec)
+
+
+def helped(x, without=()):
+    h = placed(jnp.tanh(x), 0, without, "data")
+    h = placed(h, 1, without, None, "data")
+    return placed(jnp.cos(h), 2, without, "data")
+
+
+def test_a_constraint_that_a_helper_makes_is_named_by_the_line_that_calls_it():
+    """What is said of a constraint is what happens when that call is taken out, not the line of the helper."""
+    found = linted(helped, X)
+    first, tried = helped.__code__.co_firstlineno + 1, set()
+    for row in (r for r in found.lint if r.rule == "redundant"):
+        (line,) = re.findall(r"test_lint\.py:(\d+) through .*test_lint\.py:", row.remedy.text)
+        number = int(line) - first
+        after = linted(lambda x, number=number: helped(x, {number}), X, rules=False)
+        assert (row.remedy.bytes_after, row.remedy.peak_after) == (after.bytes, after.memory.peak_bytes)
+        assert f"on f32[64,64] of {('tanh', 'tanh', 'cosine')[number]} (" in row.remedy.text
+        tried.add(number)
+    assert tried
+
+
+def test_why_chains_name_the_call_of_a_helper():
+    with jax.sharding.use_abstract_mesh(MESH):
+        chain = jax.jit(helped).lower(X).propagate().explain("result:0").splitlines()
+    line = helped.__code__.co_firstlineno + 3
+    assert any(f"test_lint.py:{line})" in step and "called at" in step for step in chain)
+
+
+def test_constraints_of_one_line_are_one_finding_and_are_numbered_where_nothing_tells_them_apart():
+    def alike(x):
+        for _ in range(3):
+            x = at(jnp.tanh(x), "data")
+        return x
+
+    (row,) = [r for r in linted(alike, X).lint if r.rule == "redundant"]
+    assert "number 1 of 3 there), and 2 more like it" in row.remedy.text
 
 
 def test_a_constraint_that_is_not_kept_is_no_constraint_that_propagation_finds():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import meshrt
-from meshrt.errors import TargetError
+from meshrt.errors import InspectError, TargetError
 from meshrt.inspect.guard import inspect_file
 from meshrt.inspect.target import lower_target
 from meshrt.inspect.written_arguments import WrittenArguments
@@ -119,6 +119,52 @@ def test_functions_of_a_package(package, name):
 def test_arguments_without_shardings_are_whole_on_the_mesh_that_was_asked_for(package):
     report, _ = inspect(f"{package / 'steps.py'}:plain", "--arguments", "bare")
     assert report["totals"]["devices"] == 8 and {a["sharding"] for a in report["arguments"]} == {"replicated"}
+
+
+METHODS = """
+import %(of)s as jax
+import %(of)s.numpy as jnp
+
+
+class Model:
+    def __init__(self, w):
+        self.w = w
+
+    @jax.jit
+    def step(self, x):
+        return x @ self.w
+
+
+@jax.tree_util.register_pytree_node_class
+class Tree(Model):
+    def tree_flatten(self):
+        return (self.w,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls(*children)
+
+
+model, tree = (made(jnp.ones((8, 8))) for made in (Model, Tree))
+"""
+
+
+@pytest.mark.parametrize("of", ["meshrt", "jax"])
+def test_jitted_methods_of_objects(of, tmp_path):
+    """An object that the file makes is an argument of its jitted method if it is a pytree; calling it fails else."""
+    path = tmp_path / "methods.py"
+    path.write_text(METHODS % {"of": of})
+
+    def lowered(name):
+        return lower_target(path, name, {"data": 4}, WrittenArguments("f32[4@data,8]"))
+
+    assert lowered("tree.step") is not None
+    with pytest.raises(
+        InspectError, match=r"model\.step is jitted, and its argument self is of Model, which is no pytree"
+    ):
+        lowered("model.step")
+    with pytest.raises(InspectError, match=r"Tree\.step needs an object, .* argument: 'w'\); make one in the file"):
+        lowered("Tree.step")
 
 
 @pytest.mark.parametrize("name", ["plain", "Model.step"])
