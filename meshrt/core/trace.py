@@ -266,8 +266,7 @@ class JaxprTrace(Trace):
         return _captured_type(value)
 
     def adopted(self, ref: Any) -> Any:
-        """What stands for a reference from outside while the program is recorded: the reference, where its type in the
-        program is that outside."""
+        """What stands in the program for a reference from outside: the reference, if its type is the same in both."""
         return ref
 
     def literal(self, value: Any) -> Literal:

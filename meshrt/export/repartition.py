@@ -23,7 +23,7 @@ from meshrt.export.artifact import newest_version, read_artifact, write_artifact
 from meshrt.export.record import Record, argument_names, split_types
 from meshrt.lowering.legalize import operations
 from meshrt.pipeline.keys import keep_latest
-from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, axes_of
 from propagation.ops import COMMUNICATING, having
@@ -44,7 +44,7 @@ _OF_DEVICES = {
 }
 
 
-def over_mesh(exported: R, mesh: BaseMesh | None) -> R:
+def over_mesh(exported: R, mesh: Mesh | AbstractMesh | None) -> R:
     """The exported function for a call over a mesh, or on one device without a mesh: itself where it is for as many
     devices, which then are the same devices under other names, or says nothing of devices.
 
@@ -55,12 +55,12 @@ def over_mesh(exported: R, mesh: BaseMesh | None) -> R:
     return exported if exported.nr_devices in (1, count) else repartitioned(exported, mesh)
 
 
-def _devices(mesh: BaseMesh) -> int:
+def _devices(mesh: Mesh | AbstractMesh) -> int:
     """One where there are no axes: on no mesh, or in a region where all are Manual."""
     return math.prod(mesh.axis_sizes)
 
 
-def repartitioned(exported: R, mesh: BaseMesh | None, axes: Axes | None = None) -> R:
+def repartitioned(exported: R, mesh: Mesh | AbstractMesh | None, axes: Axes | None = None) -> R:
     """The exported function over a mesh of other sizes, once for equal ones.
 
     Raises:
@@ -115,10 +115,9 @@ class _Sizes:
     def of(exported: Record, own: AbstractMesh, mesh: AbstractMesh, axes: Axes | None) -> _Sizes:
         if axes is None:
             shared = [n for n in own.axis_names if n in mesh.axis_names]
-            pairs = zip(shared, shared) if shared else zip(own.axis_names, mesh.axis_names)
+            meant = list(zip(shared, shared) if shared else zip(own.axis_names, mesh.axis_names))
         else:
-            pairs = ((n, there) for n, there in axes.items() if there is not None)
-        meant = list(pairs)
+            meant = [(n, there) for n, there in axes.items() if there is not None]
         back = {there: n for n, there in meant}
         known = set(back) <= set(mesh.axis_names) and set(axes or ()) <= set(own.axis_names)
         if not known or len(back) < len(meant):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from meshrt import config, errors, tree_util
 from meshrt.core.source import user_stacklevel
@@ -52,7 +52,8 @@ def donated_leaves(options: JitOptions, tree: Any, static: Static) -> tuple[bool
         count: int = tree.num_leaves
         return (False,) * count
     args, kwargs = tree_util.treedef_children(tree)
-    named = dict(zip(kwargs.node_data()[1], tree_util.treedef_children(kwargs)))
+    _, names = cast(tuple[type, Any], kwargs.node_data())  # a dict's
+    named = dict(zip(names, tree_util.treedef_children(kwargs)))
     given = tree_util.treedef_children(args)
     fixed = {i for i, _ in static.positions}
     total = len(given) + len(fixed)

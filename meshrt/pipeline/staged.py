@@ -17,12 +17,11 @@ from meshrt.pipeline.written import Written
 from meshrt.runtime.array import Array
 from meshrt.runtime.reference import places_told
 from meshrt.shape_dtype import ShapeDtypeStruct
-from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract
 
 __all__ = [
-    "APART", "Staged", "StagedCall", "Taken", "anyhow", "only", "passes_over", "trace_key", "type_alone", "types_alone",
+    "APART", "Staged", "StagedCall", "Taken", "anyhow", "only", "trace_key", "type_alone", "types_alone",
     "where_needed",
 ]  # fmt: skip
 
@@ -72,16 +71,6 @@ def where_needed(
         raise why
     finally:
         del why  # its traceback leads here, and so to the arguments: a circle would keep them
-
-
-def passes_over(record: TraceRecord, leaves: Sequence[Any], keep_unused: bool) -> bool:
-    """Whether the program of a trace does not need some argument that was put somewhere: that says nothing of where it
-    runs, as in JAX. (One that is passed all the same is to be where the others are. And one is needed whose mesh the
-    function asked for, or whose devices alone tell where the mesh is that the program itself names.)"""
-    if keep_unused or record.takes_refs or record.asked or any(isinstance(p, AbstractMesh) for p in record.places):
-        return False
-    unneeded = [x for x, n in zip(leaves, record.needed, strict=True) if not n]
-    return any(x.committed if type(x) is Array else getattr(x, "sharding", None) is not None for x in unneeded)
 
 
 def only(leaves: Sequence[Any], taken: Taken) -> Sequence[Any]:

@@ -259,7 +259,8 @@ _LEAF = tree_util.tree_structure(0)
 
 
 def _node(data: tuple[type, Any], children: Sequence[Any]) -> Any:
-    return type(_LEAF).from_node_data_and_children(tree_util.default_registry, data, children)
+    structure: Any = type(_LEAF)  # jaxlib's types leave this constructor out
+    return structure.from_node_data_and_children(tree_util.default_registry, data, children)
 
 
 def _rebuilt(structure: Any, put: Callable[[HiType, Any], Any], leaf: Callable[[], Any] = lambda: _LEAF) -> Any:

@@ -48,11 +48,7 @@ CASES = {
     "a device beside a constraint": (lambda p: lambda a, b: constrained(p, a), None, 7),
     "a gradient": (lambda p: p.lib.grad(lambda a, b: (a * a + b).sum()), 0, 1),
     "its type alone": (lambda p: lambda a, b: a + b.shape[0], 3, ("Auto", 4)),
-    "a device alone": (lambda p: lambda a, b: a * 2, None, 3),
-    "a mesh alone": (lambda p: lambda a, b: a * 2, None, ("Auto", 0)),
-    "an Explicit mesh alone": (lambda p: lambda a, b: a * 2, None, ("Explicit", 4)),
     "constants beside a device": (lambda p: lambda a, b: p.lib.numpy.zeros(3), 1, 3),
-    "constants beside a mesh": (lambda p: lambda a, b: p.lib.numpy.arange(3), ("Auto", 4), None),
 }
 
 
