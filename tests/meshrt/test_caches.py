@@ -155,7 +155,7 @@ def test_every_cache_of_the_driver_is_walked():
     caches = {name for name in Driver.__slots__ if isinstance(getattr(meshrt.jit(step)._driver, name, None), dict)}
     walked = {"traces", "lowered", "propagated", "partitioned", "programs"}
     know_devices = {"calls", "direct", "loaded"}
-    assert caches == walked | {"nested", "places", "stateful"} | know_devices
+    assert caches == walked | {"nested", "stateful"} | know_devices
 
 
 def test_clear_cache_forgets():

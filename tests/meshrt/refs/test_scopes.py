@@ -236,8 +236,13 @@ def test_core_map_over_a_mesh_of_both_types_takes_what_both_split(spec, parts, h
     mesh = meshrt.make_mesh((2, 2), ("x", "y"), axis_types=types)
     r, out = (meshrt.new_ref(placed(mesh, x, s)) for x, s in ((jnp.ones((4, 4)), spec), (jnp.zeros(()), P())))
 
+    def total(r):
+        part = r[...].sum()
+        alike = tuple(sorted({"x", "y"} - meshrt.typeof(part).vma))  # counted as often as there are copies
+        return meshrt.lax.psum(meshrt.lax.pcast(part, alike, to="varying") if alike else part, ("x", "y"))
+
     def program(r, out):
-        core_map(mesh)(lambda: out.__setitem__(..., meshrt.lax.psum(r[...].sum(), ("x", "y"))))
+        core_map(mesh)(lambda: out.__setitem__(..., total(r)))
 
     if how == "argument":
         meshrt.jit(program)(r, out)
