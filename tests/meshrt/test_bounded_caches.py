@@ -25,7 +25,7 @@ SECONDS = float(os.environ.get("MESHRT_TEST_SECONDS", "3"))
 
 
 def sizes(driver):
-    caches = ("traces", "places", "lowered", "propagated", "partitioned", "programs", "loaded")
+    caches = ("traces", "lowered", "propagated", "partitioned", "programs", "loaded")
     return {name: len(getattr(driver, name)) for name in caches}
 
 
