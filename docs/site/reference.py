@@ -60,7 +60,7 @@ def public_names(module: types.ModuleType) -> list[str]:
         package = module.__name__.partition(".")[0]
         listed = [n for n, v in vars(module).items() if (getattr(v, "__module__", None) or "").startswith(package)]
     hidden = _FOR_ROOMS if module.__name__ == "meshrt.lax" else frozenset()
-    return sorted((n for n in set(listed) if not n.startswith("_") and n not in hidden), key=str.lower)
+    return sorted((n for n in set(listed) if not n.startswith("_") and n not in hidden), key=lambda n: (n.lower(), n))
 
 
 def page(name: str) -> str:

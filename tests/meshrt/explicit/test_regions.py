@@ -99,7 +99,7 @@ _BODIES = {
 _SUMS = [{"unreduced": {"x"}}, {"reduced": {"x"}}, {"unreduced": {"y"}, "reduced": {"x"}}, {"unreduced": {"x", "y"}}]
 
 
-@pytest.mark.parametrize("spec", [*_SUMS, {}], ids=str)
+@pytest.mark.parametrize("spec", [*_SUMS, {}], ids=lambda spec: str({k: sorted(v) for k, v in spec.items()}))
 @pytest.mark.parametrize("name", _BODIES)
 def test_a_region_closes_over_partial_sums_and_copies(name, spec):
     """Values and derivatives are one device's; types are those that JAX gives where the value is an argument."""
