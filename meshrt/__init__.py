@@ -99,7 +99,6 @@ with _collection.paused(), _interrupts.deferred():
         process_indices,
     )
     from meshrt.runtime.host_calls import effects_barrier
-    from meshrt.runtime.jaxlib_api import Device
     from meshrt.runtime.live_arrays import live_arrays
     from meshrt.runtime.reference import Ref
     from meshrt.runtime.transfer import block_until_ready, copy_to_host_async, device_get
@@ -113,6 +112,7 @@ with _collection.paused(), _interrupts.deferred():
     from meshrt.transforms.checkpoint_policies import checkpoint_policies
     from meshrt.transforms.custom_derivatives import closure_convert, custom_gradient, custom_jvp, custom_vjp
     from meshrt.transforms.vmap import vmap
+    from meshrt.xla.jaxlib_api import Device
 
 __all__ = [
     "Array", "Device", "NamedSharding", "P", "Ref", "ShapeDtypeStruct", "Shard", "ad_checkpoint",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.runtime.jaxlib_api import pytree_registry as default_registry
+from meshrt.xla.jaxlib_api import pytree_registry as default_registry
 
 KeyEntry = Any
 KeyPath = tuple[KeyEntry, ...]

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from meshrt import errors
 from meshrt._tree_paths import KeyEntry
-from meshrt.runtime.jaxlib_api import DictKey
-from meshrt.runtime.jaxlib_api import pytree_registry as default_registry
+from meshrt.xla.jaxlib_api import DictKey
+from meshrt.xla.jaxlib_api import pytree_registry as default_registry
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Any)  # a class with `tree_flatten` and `tree_unflatten`, which no protocol of classes describes

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshrt import version
 from meshrt.runtime import backend
-from meshrt.runtime.jaxlib_api import VERSION
+from meshrt.xla.jaxlib_api import VERSION
 
 __all__ = ["host_count", "host_id", "host_ids", "print_environment_info"]
 

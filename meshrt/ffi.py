@@ -14,8 +14,8 @@ from meshrt import errors
 from meshrt.core.types import ShapedArray
 from meshrt.interpreters.building import aval_to_ir_types, flatten_ir_types, ir_attribute
 from meshrt.primitives.ffi import ffi_call
-from meshrt.runtime import jaxlib_calls
 from meshrt.sharding.layout import Layout
+from meshrt.xla import jaxlib_calls
 
 __all__ = [
     "build_ffi_lowering_function", "ffi_call", "ffi_lowering", "include_dir", "pycapsule", "register_ffi_target",

@@ -42,7 +42,6 @@ from meshrt.primitives.device_put import device_put
 from meshrt.primitives.sharding import constrain
 from meshrt.primitives.traced_scalars import as_traced
 from meshrt.runtime.array import Array
-from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.runtime.reference import Ref
 from meshrt.runtime.transfer import overflow
 from meshrt.sharding._state import context as mesh_context
@@ -61,6 +60,7 @@ from meshrt.transforms.high import flatten, taken_apart
 from meshrt.transforms.references import check_distinct
 from meshrt.transforms.staged import told_places
 from meshrt.tree_util import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from meshrt.xla.jaxlib_api import pytree_registry
 
 __all__ = ["JitFunction", "explain_cache_miss", "jit"]
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from meshrt import errors
 from meshrt.core.naming import wraps
 from meshrt.runtime import backend as backends
-from meshrt.runtime import jaxlib_api
-from meshrt.runtime.profiling import (
+from meshrt.xla import jaxlib_api
+from meshrt.xla.jaxlib_profiling import (
     ProfileData,
     ProfileEvent,
     ProfileOptions,
@@ -25,7 +25,7 @@ from meshrt.runtime.profiling import (
     register_subprocess,
     set_metadata,
 )
-from meshrt.runtime.profiling import start_server as _start_server
+from meshrt.xla.jaxlib_profiling import start_server as _start_server
 
 __all__ = [
     "ProfileData", "ProfileEvent", "ProfileOptions", "ProfilePlane", "StepTraceAnnotation", "TraceAnnotation",

@@ -23,7 +23,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt._tree_registry import is_plain_namedtuple
-from meshrt.runtime.jaxlib_api import PyTreeDef, treedef_of_node
+from meshrt.xla.jaxlib_api import PyTreeDef, treedef_of_node
 
 __all__ = [
     "from_data", "from_named", "register_namedtuple_serialization", "register_pytree_node_serialization", "to_data",

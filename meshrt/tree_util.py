@@ -34,15 +34,15 @@ from meshrt._tree_registry import (
     register_pytree_with_keys_class,
     register_static,
 )
-from meshrt.runtime import jaxlib_api
-from meshrt.runtime.jaxlib_api import (
+from meshrt.xla import jaxlib_api
+from meshrt.xla.jaxlib_api import (
     DictKey,
     FlattenedIndexKey,
     GetAttrKey,
     PyTreeDef,
     SequenceKey,
 )
-from meshrt.runtime.jaxlib_api import pytree_registry as default_registry
+from meshrt.xla.jaxlib_api import pytree_registry as default_registry
 
 __all__ = [
     "DictKey", "FlattenedIndexKey", "GetAttrKey", "KeyEntry", "KeyPath", "Partial", "PyTreeDef", "SequenceKey",

@@ -20,8 +20,9 @@ import numpy as np
 import collectives
 import propagation
 from collectives.topology import load
-from meshrt.runtime import hlo, jaxlib_api, jaxlib_executables
+from meshrt.runtime import hlo
 from meshrt.runtime.memory_stats import memory_stats_of
+from meshrt.xla import jaxlib_api, jaxlib_executables
 
 from .base import Workload
 from .library import PROGRAMS

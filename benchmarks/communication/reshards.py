@@ -22,7 +22,8 @@ import numpy as np
 from collectives.cost import sent_bytes
 from collectives.layout import Atoms
 from collectives.reshard.planner import Planner, ReshardPlan
-from meshrt.runtime import hlo, mlir
+from meshrt.runtime import hlo
+from meshrt.xla import mlir
 from propagation.model import DimSharding, Mesh, TensorSharding
 
 __all__ = ["pairs_of", "shardings_of"]

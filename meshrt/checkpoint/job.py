@@ -8,7 +8,7 @@ from typing import Any
 from meshrt import distributed, errors
 from meshrt.distributed.state import DistributedContext, next_number
 from meshrt.distributed.store import read
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 
 __all__ = ["Job", "current"]
 

@@ -276,8 +276,7 @@ def python_to_data(value: Any) -> dict[str, Any] | None:
 def _unsupported(path: str, value: Any) -> errors.MeshrtError:
     if isinstance(value, ArrayOperators) and type(value) is not Array:
         return errors.LeakedTracerError(
-            f"{_called(path)} is traced ({type(value).__name__}): checkpoints are saved outside of jit, "
-            "grad and vmap"
+            f"{_called(path)} is traced ({type(value).__name__}): checkpoints are saved outside of jit, grad and vmap"
         )
     if type(value) is Array:
         return errors.CheckpointError(

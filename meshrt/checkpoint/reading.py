@@ -19,7 +19,7 @@ from meshrt.checkpoint.folder import Opened
 from meshrt.checkpoint.grid import Box
 from meshrt.checkpoint.manifest import StoredArray, StoredFile
 from meshrt.checkpoint.progress import Meter
-from meshrt.runtime.host_memory import aligned_empty
+from meshrt.xla.host_memory import aligned_empty
 
 __all__ = [
     "PartsBeingRead",

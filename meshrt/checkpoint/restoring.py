@@ -34,7 +34,7 @@ from meshrt.checkpoint.targets import (
 from meshrt.core.high import is_high_value
 from meshrt.core.types import ShapedArray
 from meshrt.heuristics import CHECKPOINT_READ_AHEAD_BYTES
-from meshrt.runtime import guards, jaxlib_api
+from meshrt.runtime import guards
 from meshrt.runtime.array import Array
 from meshrt.runtime.signature import filled, local_parts
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -42,6 +42,7 @@ from meshrt.sharding.named import Sharding
 from meshrt.sharding.set_once import put
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import TakenApart, spread
+from meshrt.xla import jaxlib_api
 
 __all__ = ["described", "restored"]
 

@@ -17,8 +17,8 @@ from meshrt.launch.environment import SECRET
 from meshrt.launch.membership import frames
 from meshrt.launch.membership.neighbours import where
 from meshrt.launch.membership.tunnel import Tunnel, reachable
-from meshrt.runtime import jaxlib_api, jaxlib_distributed
 from meshrt.version import __version__
+from meshrt.xla import jaxlib_api, jaxlib_distributed
 
 __all__ = ["Entrance", "bind_address", "connect", "enter"]
 

@@ -12,7 +12,7 @@ from meshrt.distributed.progress import check_count
 from meshrt.distributed.state import DistributedContext, context
 from meshrt.errors import ArgumentValueError, DistributedError, ProcessFailureError
 from meshrt.launch import bootstrap
-from meshrt.runtime import jaxlib_distributed
+from meshrt.xla import jaxlib_distributed
 
 __all__ = ["checkpoint_requested", "live_devices", "reached_preemption_sync_point"]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.launch.environment import GENERATION, PROCESS_ID, PROFILE
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend
+from meshrt.xla import jaxlib_api
 
 __all__ = ["Steps", "asked_for"]
 
@@ -52,16 +53,16 @@ class Steps:
 
     def _begin(self, step: int) -> None:
         # Start-up time: only processes that are traced.
-        from meshrt.runtime import profiling
+        from meshrt.xla import jaxlib_profiling
 
         backend.devices()  # clients that start later would not be recorded
-        self._session = profiling.Session(profiling.ProfileOptions())
+        self._session = jaxlib_profiling.Session(jaxlib_profiling.ProfileOptions())
         self._last = step + self._count
         self._say(f"recording steps {step + 1} to {self._last}")
 
     def _mark(self, step: int) -> None:
         # Start-up time: as above.
-        from meshrt.runtime.profiling import TraceMe
+        from meshrt.xla.jaxlib_profiling import TraceMe
 
         self._step = TraceMe("step", step_num=step, _r=1)
         self._step.__enter__()

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from meshrt.distributed.state import DistributedContext, context
 from meshrt.errors import ArgumentTypeError, DistributedError, PeerLost
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 
 __all__ = ["barrier", "key_value_delete", "key_value_get", "key_value_set", "read"]
 

@@ -9,8 +9,8 @@ from jaxlib.mlir.dialects import stablehlo
 
 from meshrt import errors
 from meshrt.lowering.legalize import operations, portable_artifact
-from meshrt.runtime import jaxlib_api
-from meshrt.runtime.mlir import bytecode
+from meshrt.xla import jaxlib_api
+from meshrt.xla.mlir import bytecode
 from propagation.bytecode import check
 from propagation.errors import PropagationError
 from propagation.parsing import parse

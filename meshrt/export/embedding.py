@@ -24,8 +24,8 @@ from meshrt.heuristics import EXPORTED_CALLS
 from meshrt.lowering.context import ModuleLowering
 from meshrt.lowering.legalize import operations
 from meshrt.lowering.types import check_size, mlir_type
-from meshrt.runtime import jaxlib_api, jaxlib_executables
 from meshrt.sharding.mesh import AbstractMesh
+from meshrt.xla import jaxlib_api, jaxlib_executables
 from propagation.asm import Body, Ref
 from propagation.graph import attribute_of
 

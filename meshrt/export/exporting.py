@@ -32,13 +32,13 @@ from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.pipeline.lowered import module_name
 from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord
 from meshrt.random.keys import key_data
-from meshrt.runtime import jaxlib_api
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED
 from meshrt.sharding.typed import sharding_of
 from meshrt.transforms.ordering import in_order
+from meshrt.xla import jaxlib_api
 
 __all__ = ["export"]
 

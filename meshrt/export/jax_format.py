@@ -24,11 +24,11 @@ from meshrt.export.exported import Exported
 from meshrt.export.flat import Reader, write
 from meshrt.export.record import Record, split_types
 from meshrt.runtime import backend
-from meshrt.runtime.jaxlib_api import treedef_of_node
 from meshrt.sharding.axes import AxisType
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
+from meshrt.xla.jaxlib_api import treedef_of_node
 
 __all__ = ["from_jax", "module_of_jax", "to_jax"]
 

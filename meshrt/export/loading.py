@@ -16,9 +16,9 @@ from meshrt.export.container import json_of, unpack
 from meshrt.export.executables import StoredExecutable, from_sections
 from meshrt.export.exported import Exported
 from meshrt.export.record import split_types
-from meshrt.runtime import jaxlib_api
 from meshrt.sharding.as_data import mesh_from_data, sharding_from_data
 from meshrt.sharding.named import NamedSharding
+from meshrt.xla import jaxlib_api
 
 __all__ = ["deserialize"]
 

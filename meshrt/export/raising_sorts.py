@@ -11,8 +11,8 @@ from meshrt import lax
 from meshrt.export.raising_attributes import NotRaised, type_of
 from meshrt.jit import jit
 from meshrt.lowering.legalize import operations
-from meshrt.runtime import jaxlib_api
 from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.xla import jaxlib_api
 
 __all__ = ["keys_of"]
 

@@ -21,7 +21,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_api, jaxlib_executables
+from meshrt.xla import jaxlib_api, jaxlib_executables
 from propagation.sdy_text import axes_in, read_mesh, read_shardings, texts_per_value
 
 __all__ = ["has_regions", "specialised"]

@@ -14,10 +14,10 @@ from meshrt.export.artifact import bytecode_of, read_artifact, target_version, w
 from meshrt.export.container import pack
 from meshrt.export.executables import Sizes, executables_of, to_sections
 from meshrt.export.record import Record
-from meshrt.runtime import jaxlib_api
 from meshrt.sharding.as_data import mesh_to_data, row_to_data
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.version import __version__
+from meshrt.xla import jaxlib_api
 
 __all__ = ["serialize"]
 

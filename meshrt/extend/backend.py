@@ -13,9 +13,9 @@ from meshrt.caches import register_cache as register_backend_cache
 from meshrt.numpy.names import missing as _missing
 from meshrt.runtime import backend as _backend
 from meshrt.runtime import compile_cache as _compile_cache
-from meshrt.runtime import jaxlib_api as _jaxlib_api
 from meshrt.runtime.backend import clear_backends
 from meshrt.runtime.backend import default_device as get_default_device
+from meshrt.xla import jaxlib_api as _jaxlib_api
 
 if TYPE_CHECKING:
     from meshrt.lowering.capabilities import BackendCapabilities

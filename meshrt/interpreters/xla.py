@@ -9,7 +9,7 @@ import numpy as np
 
 from meshrt import dispatch, dtypes, errors
 from meshrt.core.types import aval_rules
-from meshrt.runtime.jaxlib_api import Client as Backend
+from meshrt.xla.jaxlib_api import Client as Backend
 
 __all__ = ["Backend", "apply_primitive", "canonicalize_dtype_handlers"]
 

@@ -63,7 +63,7 @@ class Services:
 
     def make(self, count: int) -> str:
         """Starts one for `count` processes; gives its address."""
-        from meshrt.runtime import jaxlib_distributed  # start-up time: the door is open before it is loaded
+        from meshrt.xla import jaxlib_distributed  # start-up time: the door is open before it is loaded
 
         address = f"unix:{self._folder}/{len(self._kept)}"
         # Who is lost, and what follows, is the door's business: of itself the service ends nobody.

@@ -19,11 +19,12 @@ from meshrt.primitives.conversion import bind_conversion, convert_element_type
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import filling, spread
 from meshrt.primitives.sharding import with_sharding_constraint
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract
+from meshrt.xla import jaxlib_api
 
 __all__ = ["broadcast_like", "empty", "full", "full_like", "sharding_like", "varying_like"]
 

@@ -17,7 +17,7 @@ from jaxlib.mlir import ir
 
 from meshrt import errors
 from meshrt.lowering.capabilities import BackendCapabilities, is_older
-from meshrt.runtime import jaxlib_api, jaxlib_executables
+from meshrt.xla import jaxlib_api, jaxlib_executables
 
 __all__ = ["legalize", "operations", "portable_artifact"]
 

@@ -18,7 +18,7 @@ from meshrt.pipeline.program import Called, CompiledProgram, mesh_over
 from meshrt.pipeline.rooted import rooted
 from meshrt.pipeline.station import Station, args_info
 from meshrt.pipeline.written import Written
-from meshrt.runtime import backend, events, jaxlib_api
+from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -26,6 +26,7 @@ from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import Sharding
 from meshrt.transforms.high import taken_apart
+from meshrt.xla import jaxlib_api
 
 if TYPE_CHECKING:
     from meshrt.runtime.executable import LoadedExecutable

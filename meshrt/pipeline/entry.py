@@ -16,7 +16,7 @@ from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.nonfinite import explainer
 from meshrt.pipeline.structures import Bare, builder, only
 from meshrt.pipeline.written import Written
-from meshrt.runtime import jaxlib_api, process_groups, transfer
+from meshrt.runtime import process_groups, transfer
 from meshrt.runtime.array import Array, Signature, arrays, blank, copy_array, sharing, signature
 from meshrt.runtime.layouts import relayout
 from meshrt.runtime.reshard import reshard
@@ -24,6 +24,7 @@ from meshrt.runtime.results import runner
 from meshrt.runtime.signature import handlers
 from meshrt.sharding.layout import Layout
 from meshrt.transforms.arguments import not_an_argument
+from meshrt.xla import jaxlib_api
 
 __all__ = ["Entry", "any_committed", "in_place"]
 

@@ -13,9 +13,9 @@ from meshrt.pipeline.container import read_file, unpack
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.program import CompiledProgram
 from meshrt.pipeline.saved import SavedLoads, restore
-from meshrt.runtime import jaxlib_api, jaxlib_executables
 from meshrt.runtime.signature import signature
 from meshrt.sharding.mesh import Mesh
+from meshrt.xla import jaxlib_api, jaxlib_executables
 
 __all__ = ["load"]
 

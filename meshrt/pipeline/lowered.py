@@ -18,13 +18,14 @@ from meshrt.pipeline.rooted import rooted
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.primitives.sharding import Caller
-from meshrt.runtime import backend, events, jaxlib_api, jaxlib_executables
+from meshrt.runtime import backend, events
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED
 from meshrt.sharding.typed import sharding_of
 from meshrt.transforms.ordering import in_order
+from meshrt.xla import jaxlib_api, jaxlib_executables
 from propagation.gc_pause import collector_paused
 
 if TYPE_CHECKING:

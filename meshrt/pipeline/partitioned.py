@@ -9,9 +9,10 @@ from meshrt.core.explicit import unreduced_of
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.propagated import Propagated, boundary_shardings
 from meshrt.pipeline.station import Onward, UnboundStation
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend
 from meshrt.runtime.kernel_library import asked_ynnpack
 from meshrt.sharding.named import NamedSharding
+from meshrt.xla import jaxlib_api
 from propagation.gc_pause import collector_paused
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ import propagation
 from meshrt import errors
 from meshrt.pipeline.device_program import DeviceProgram
 from meshrt.pipeline.lowered import Lowered
-from meshrt.runtime import compile_cache, jaxlib_api
+from meshrt.runtime import compile_cache
 from meshrt.sharding.as_data import sharding_from_data, sharding_to_data
+from meshrt.xla import jaxlib_api
 
 __all__ = ["stored"]
 

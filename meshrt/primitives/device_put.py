@@ -16,7 +16,6 @@ from meshrt.core.types import aval_of
 from meshrt.primitives.identity import copy_p
 from meshrt.primitives.reshard import put
 from meshrt.primitives.sharding import device_put_p, on_mesh_in_context, require_fit
-from meshrt.runtime import jaxlib_api
 from meshrt.runtime.array import Array
 from meshrt.runtime.backend import default_device
 from meshrt.runtime.transfer import put_leaf
@@ -30,6 +29,7 @@ from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.sharding.typed import entries_of, sharding_of, typed
 from meshrt.transforms.high import fitting, spread, taken_apart
 from meshrt.transforms.through_parts import of_arrays, outlined, path_in
+from meshrt.xla import jaxlib_api
 
 __all__: list[str] = []  # `meshrt.device_put` is no function of `meshrt.lax`
 

@@ -257,6 +257,8 @@ imag_p: Primitive = unary(
     out_dtype=lambda a: np.empty((), a.dtype).real.dtype,
     transpose=lambda ct, x: [complex(None, neg_p.bind(ct))], cheap=True, finite=True,
 )  # fmt: skip
+
+
 def _floats_of_complex(name: str, avals: Sequence[ShapedArray]) -> None:
     for i, a in enumerate(avals):
         if a.dtype not in (np.float32, np.float64):

@@ -16,7 +16,7 @@ from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
-from meshrt.runtime.jaxlib_calls import lapack_kernel
+from meshrt.xla.jaxlib_calls import lapack_kernel
 from propagation.asm import i64_array
 
 INFO = np.dtype(np.int32)

@@ -25,7 +25,7 @@ from meshrt.lowering.types import mlir_type
 from meshrt.primitives.elementwise import neg_p
 from meshrt.primitives.gather import take_along
 from meshrt.primitives.reshape import iota_p
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 from propagation.asm import i64_array
 
 __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]

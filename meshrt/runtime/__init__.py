@@ -1,1 +1,1 @@
-"""Running programs: arrays, transfers, compilation, executables and the door to jaxlib."""
+"""Running programs: arrays, transfers, compilation, executables and their caches."""

@@ -18,13 +18,14 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, no_truth_value, register_aval
-from meshrt.runtime import array_text, dlpack, guards, jaxlib_api, jaxlib_executables, process_groups, sub_byte
-from meshrt.runtime.host_memory import aligned_empty
+from meshrt.runtime import array_text, dlpack, guards, process_groups, sub_byte
 from meshrt.runtime.pieces import cut, fill, relaid
 from meshrt.runtime.shard import Shard
 from meshrt.runtime.signature import Signature, extents, local_parts, local_positions, shard_slices, signature
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.named import Sharding, SingleDeviceSharding
+from meshrt.xla import jaxlib_api, jaxlib_executables
+from meshrt.xla.host_memory import aligned_empty
 
 __all__ = [
     "Array", "Shard", "Signature", "arrays", "assembled", "blank", "copied", "copy_array", "local_positions",

@@ -12,7 +12,7 @@ from meshrt.core.basic.shapes import canonical_shape
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.tracebacks import offer
 from meshrt.core.types import ShapedArray
-from meshrt.runtime import guards, jaxlib_api
+from meshrt.runtime import guards
 from meshrt.runtime.array import Array, Signature, assembled, signature
 from meshrt.runtime.layouts import relayout
 from meshrt.runtime.reshard import reshard
@@ -23,6 +23,7 @@ from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.xla import jaxlib_api
 
 __all__ = [
     "global_of_host", "host_of_global", "make_array_from_callback", "make_array_from_process_local_data",

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
-from meshrt.runtime import hardware, jaxlib_api, jaxlib_distributed, jaxlib_plugins, sockets
+from meshrt.runtime import hardware, sockets
 from meshrt.runtime.hardware import known_as, platform_of
 from meshrt.sharding import devices as lookup
+from meshrt.xla import jaxlib_api, jaxlib_distributed, jaxlib_plugins
 
 if TYPE_CHECKING:
     from meshrt.lowering.capabilities import BackendCapabilities

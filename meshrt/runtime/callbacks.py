@@ -10,10 +10,10 @@ import numpy as np
 from meshrt import config, dtypes, errors
 from meshrt.core.types import ShapedArray
 from meshrt.runtime import backend
-from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.sub_byte import WIDER
 from meshrt.runtime.transfer import from_numpy
 from meshrt.sharding.named import SingleDeviceSharding
+from meshrt.xla.host_memory import aligned_empty
 
 __all__ = ["HostCallback", "as_arrays", "checked_results", "local_cpu"]
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshrt import config, errors
-from meshrt.runtime import events, jaxlib_api
+from meshrt.runtime import events
+from meshrt.xla import jaxlib_api
 
 if TYPE_CHECKING:
     from meshrt.runtime.disk_cache import DiskCache

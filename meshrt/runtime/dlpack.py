@@ -9,9 +9,10 @@ import ml_dtypes
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.runtime import backend, jaxlib_api
-from meshrt.runtime.host_memory import HostMemory, is_aligned
+from meshrt.runtime import backend
 from meshrt.runtime.signature import Signature
+from meshrt.xla import jaxlib_api
+from meshrt.xla.host_memory import HostMemory, is_aligned
 
 __all__ = ["array_interface", "capsule_of", "device_of", "gpu_buffer", "host_view", "is_supported_dtype"]
 

@@ -18,14 +18,15 @@ from jaxlib.mlir import ir
 
 from meshrt import config, errors
 from meshrt.heuristics import KEPT_DEVICE_SETS
-from meshrt.runtime import backend, compile_cache, events, jaxlib_api, jaxlib_executables, offers, process_groups
+from meshrt.runtime import backend, compile_cache, events, offers, process_groups
 from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.in_flight import flight_of
-from meshrt.runtime.jaxlib_calls import prepare_kernels
-from meshrt.runtime.jaxlib_plugins import deserialize
 from meshrt.runtime.kernel_library import left_to_ynnpack
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
+from meshrt.xla import jaxlib_api, jaxlib_executables
+from meshrt.xla.jaxlib_calls import prepare_kernels
+from meshrt.xla.jaxlib_plugins import deserialize
 
 __all__ = ["LoadedExecutable", "PortableExecutable", "compile_program", "read_layouts"]
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.config import GUARDED, Field, settings
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 
 __all__ = ["check", "explicitly"]
 

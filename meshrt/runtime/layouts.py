@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_api, jaxlib_executables
 from meshrt.runtime.array import Array, Signature, signature
 from meshrt.runtime.executable import LoadedExecutable
 from meshrt.runtime.pieces import relaid
 from meshrt.sharding.layout import Layout
+from meshrt.xla import jaxlib_api, jaxlib_executables
 
 __all__ = ["chosen_layouts", "relayout"]
 

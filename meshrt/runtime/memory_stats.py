@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from meshrt.runtime import jaxlib_executables
+from meshrt.xla import jaxlib_executables
 
 __all__ = ["CompiledMemoryStats", "memory_stats_of"]
 

@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from meshrt.runtime import backend, compile_cache, events, jaxlib_api, jaxlib_plugins
+from meshrt.runtime import backend, compile_cache, events
+from meshrt.xla import jaxlib_api, jaxlib_plugins
 
 __all__ = ["Offer", "bound", "key_of", "offer"]
 

@@ -18,11 +18,11 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.source import user_stacklevel
 from meshrt.core.types import ShapedArray
-from meshrt.runtime import jaxlib_api
 from meshrt.runtime.array import Array, signature
 from meshrt.runtime.signature import extents, filled, local_parts
 from meshrt.runtime.transfer import from_numpy
 from meshrt.sharding.named import Sharding
+from meshrt.xla import jaxlib_api
 
 __all__: list[str] = []  # pickle finds what is registered here
 

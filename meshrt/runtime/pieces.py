@@ -8,10 +8,11 @@ from typing import Any
 
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import mlir_type
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend
 from meshrt.runtime.executable import PortableExecutable, compile_program
 from meshrt.runtime.signature import Signature, handlers
 from meshrt.sharding.layout import Layout
+from meshrt.xla import jaxlib_api
 
 __all__ = ["cut", "fill", "relaid"]
 

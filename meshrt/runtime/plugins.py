@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_plugins
+from meshrt.xla import jaxlib_plugins
 
 __all__ = ["Plugin", "found", "names"]
 

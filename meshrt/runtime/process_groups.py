@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from meshrt import errors
 from meshrt.launch.membership import differences
-from meshrt.runtime import backend, compile_cache, jaxlib_api
+from meshrt.runtime import backend, compile_cache
+from meshrt.xla import jaxlib_api
 
 __all__ = ["Circle", "Job", "Shared", "circle_of", "circles", "compiling", "explained", "quiet", "set_job"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import mlir_type
-from meshrt.runtime import backend, events, guards, jaxlib_api
+from meshrt.runtime import backend, events, guards
 from meshrt.runtime.array import Array, Signature, copied, copy_array, shard_slices, signature
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.layouts import relayout
@@ -22,6 +22,7 @@ from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding, Sharding
 from meshrt.sharding.sdy import mesh_to_sdy_text, to_sdy_text
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.xla import jaxlib_api
 
 __all__ = ["reshard"]
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from meshrt import config, dtypes, errors
 from meshrt.core.source import capture
-from meshrt.runtime import jaxlib_api, process_groups
+from meshrt.runtime import process_groups
 from meshrt.runtime.array import Array, Signature, arrays
 from meshrt.runtime.executable import LoadedExecutable
 from meshrt.runtime.signature import handlers
+from meshrt.xla import jaxlib_api
 
 __all__ = ["Explain", "NonFinite", "execute", "find_nonfinite", "runner"]
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from meshrt import errors
-from meshrt.runtime import mlir
+from meshrt.xla import mlir
 
 __all__ = ["propagate"]
 

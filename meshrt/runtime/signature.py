@@ -11,11 +11,11 @@ import numpy as np
 from meshrt.core.interning import sweep
 from meshrt.core.types import ShapedArray
 from meshrt.heuristics import KEPT_SHAPES, KEPT_SIGNATURES
-from meshrt.runtime import jaxlib_api
-from meshrt.runtime.host_memory import aligned_zeros
 from meshrt.sharding.layout import Layout
 from meshrt.sharding.named import Sharding
 from meshrt.sharding.typed import typed
+from meshrt.xla import jaxlib_api
+from meshrt.xla.host_memory import aligned_zeros
 
 __all__ = [
     "Signature", "extents", "filled", "handlers", "local_positions", "native_sharding", "shard_slices", "signature",

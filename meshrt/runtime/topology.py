@@ -20,11 +20,12 @@ from collectives.topology import Topology, load
 from meshrt import errors
 from meshrt.lowering.capabilities import capabilities_of
 from meshrt.lowering.legalize import legalize
-from meshrt.runtime import backend, hardware, jaxlib_api, jaxlib_executables, jaxlib_plugins
+from meshrt.runtime import backend, hardware
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.runtime.executable import read_layouts
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
+from meshrt.xla import jaxlib_api, jaxlib_executables, jaxlib_plugins
 
 __all__ = ["TopologyExecutable", "compile_for", "devices_of", "platform_of", "topology_of"]
 

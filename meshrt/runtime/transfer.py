@@ -10,12 +10,13 @@ import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.types import ShapedArray, aval_of, require_value
-from meshrt.runtime import backend, dlpack, guards, jaxlib_api, jaxlib_executables, reshard
+from meshrt.runtime import backend, dlpack, guards, reshard
 from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
 from meshrt.runtime.layouts import relayout
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.xla import jaxlib_api, jaxlib_executables
 
 __all__ = [
     "SCALARS",

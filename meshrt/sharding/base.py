@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_api
 from meshrt.sharding.set_once import SetOnce
+from meshrt.xla import jaxlib_api
 
 __all__ = ["Sharding", "fitting_sizes"]
 

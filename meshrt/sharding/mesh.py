@@ -18,11 +18,11 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.naming import wraps
 from meshrt.core.source import UNKNOWN, Source, capture
-from meshrt.runtime import jaxlib_api
 from meshrt.sharding import _state
 from meshrt.sharding.axes import AbstractDevice, AxisType, axis_names_of, axis_sizes_of, axis_types_of
 from meshrt.sharding.devices import lookup_by_id
 from meshrt.sharding.set_once import SetOnce, put
+from meshrt.xla import jaxlib_api
 
 __all__ = ["AbstractMesh", "AxisType", "Mesh", "empty_abstract_mesh", "empty_mesh"]
 

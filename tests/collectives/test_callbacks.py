@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 import collectives
 import propagation
 from collectives.errors import UnsupportedOpError
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 from propagation.fuzz import Oracle, compare
 from tests.meshrt.callbacks.programs import library, program
 

@@ -8,8 +8,8 @@ import pytest
 
 import collectives
 import propagation
-from meshrt.runtime import jaxlib_api
 from meshrt.runtime.memory_stats import memory_stats_of
+from meshrt.xla import jaxlib_api
 
 KIB = 1024.0
 

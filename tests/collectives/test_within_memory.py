@@ -17,8 +17,8 @@ import propagation
 from collectives import errors
 from collectives.alternatives import _Contest
 from collectives.options import Options
-from meshrt.runtime import jaxlib_api
 from meshrt.runtime.memory_stats import memory_stats_of
+from meshrt.xla import jaxlib_api
 
 from .generator import random_program
 from .jax_side import Case, check

@@ -9,9 +9,10 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
-from meshrt.runtime import events, jaxlib_api, jaxlib_executables
+from meshrt.runtime import events
 from meshrt.sharding import AbstractMesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
+from meshrt.xla import jaxlib_api, jaxlib_executables
 
 
 def f(x, y):

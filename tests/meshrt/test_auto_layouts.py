@@ -7,7 +7,8 @@ import pytest
 
 import meshrt
 from meshrt import errors
-from meshrt.runtime import events, jaxlib_api, jaxlib_executables
+from meshrt.runtime import events
+from meshrt.xla import jaxlib_api, jaxlib_executables
 from tests.meshrt.beside import assert_alike
 
 # XLA's Cholesky factorisation of a CPU wants a column-major matrix: its choice differs from what arrays have.

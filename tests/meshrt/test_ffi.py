@@ -13,8 +13,8 @@ import pytest
 import meshrt
 from meshrt import NamedSharding, P, config, errors
 from meshrt.core.types import ShapedArray
-from meshrt.runtime import jaxlib_calls
 from meshrt.sharding.layout import Layout
+from meshrt.xla import jaxlib_calls
 
 jax.ffi
 rng = np.random.RandomState(0)

@@ -10,8 +10,8 @@ import meshrt
 from meshrt import errors
 from meshrt import numpy as mnp
 from meshrt.experimental.layout import Format, Layout
-from meshrt.runtime import jaxlib_api, jaxlib_executables
 from meshrt.sharding import SingleDeviceSharding
+from meshrt.xla import jaxlib_api, jaxlib_executables
 
 
 def parts(layout):

@@ -1,7 +1,7 @@
 """`jax.experimental.colocated_python.serialization`: the class that libraries name in annotations."""
 
 from meshrt.numpy.names import missing as _missing
-from meshrt.runtime import jaxlib_api as _jaxlib
+from meshrt.xla import jaxlib_api as _jaxlib
 
 __all__ = ["DeviceList"]
 

@@ -16,8 +16,8 @@ from meshrt import errors, tree_files
 from meshrt.core.as_data import type_from_data, type_to_data
 from meshrt.core.high import HiType
 from meshrt.core.types import ShapedArray
-from meshrt.runtime.jaxlib_api import PyTreeDef
 from meshrt.transforms.high import TakenApart
+from meshrt.xla.jaxlib_api import PyTreeDef
 
 __all__ = ["register_hitype_serialization"]
 

@@ -7,7 +7,7 @@ import meshrt
 from meshrt import P, export, lax
 from meshrt import numpy as jnp
 from meshrt.pipeline.for_xla import annotated_for_xla
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 
 N = 4
 ONES = np.ones(N, np.complex64)

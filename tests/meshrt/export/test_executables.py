@@ -14,8 +14,9 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors, export
 from meshrt.export import container
-from meshrt.runtime import events, jaxlib_api
+from meshrt.runtime import events
 from meshrt.sharding import AxisType, NamedSharding, P
+from meshrt.xla import jaxlib_api
 from tests.meshrt.export.exporting import X, forget, spec
 
 GOLDEN = Path(__file__).parent / "golden" / "version_1-executable.mexp"

@@ -53,7 +53,7 @@ def test_001_05_tiers(tier):
 
 def test_001_05_tiers_of_another_version(monkeypatch):
     texts = {tier: blob(tier=tier) for tier in ("stable", "text")}
-    monkeypatch.setattr("meshrt.runtime.jaxlib_api.RELEASE", "0.0.1")
+    monkeypatch.setattr("meshrt.xla.jaxlib_api.RELEASE", "0.0.1")
     assert export.deserialize(texts["stable"]).fun_name
     with pytest.raises(errors.IncompatibleProgramError, match="serialize it with tier='stable'"):
         export.deserialize(texts["text"])

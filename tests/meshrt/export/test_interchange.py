@@ -21,8 +21,9 @@ from meshrt.cli import main as cli
 from meshrt.export.artifact import newest_version, numbers, read_artifact
 from meshrt.export.container import pack, unpack
 from meshrt.lowering.legalize import operations
-from meshrt.runtime import events, jaxlib_api, jaxlib_executables
+from meshrt.runtime import events
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, P
+from meshrt.xla import jaxlib_api, jaxlib_executables
 from tests.meshrt.export.exporting import forget
 
 X = np.linspace(0.1, 0.8, 8, dtype=np.float32).reshape(2, 4)

@@ -18,8 +18,8 @@ from meshrt.interpreters import mlir
 from meshrt.lowering.capabilities import capabilities_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.legalize import legalize, operations
-from meshrt.runtime import jaxlib_api
 from meshrt.sharding import AxisType, Mesh, NamedSharding, P
+from meshrt.xla import jaxlib_api
 from propagation.asm import Ref
 from tests.meshrt.export.exporting import X, through_bytes
 

@@ -13,7 +13,7 @@ from meshrt.errors import ConfigError
 from meshrt.launch import profiles
 from meshrt.launch.environment import GENERATION, PROCESS_ID, PROFILE
 from meshrt.launch.settings import Settings
-from meshrt.runtime.profiling import ProfileData
+from meshrt.xla.jaxlib_profiling import ProfileData
 
 STEPS = """\
 import meshrt, meshrt.numpy as jnp

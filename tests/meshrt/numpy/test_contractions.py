@@ -143,7 +143,10 @@ def test_labels_are_any_characters(subscripts):
         (lambda a, b: mj.einsum("ij,jk->ik", a, a), r"Size of label 'j' for operand 1"),
         (lambda a, b: mj.einsum("ij->ijk", a), "Output character 'k' did not appear in the input"),
         (lambda a, b: mj.einsum("ijk->i", a), "'ijk' does not fit an operand of 2 dimensions"),
-        (lambda a, b: mj.einsum("ij,jk->ik", a), "Number of einsum subscripts, 2, must be equal to the number of operands, 1"),
+        (
+            lambda a, b: mj.einsum("ij,jk->ik", a),
+            "Number of einsum subscripts, 2, must be equal to the number of operands, 1",
+        ),
         (lambda a, b: mj.einsum("i.->i", a), "may hold labels and one '...', not '.'"),
     ],
 )

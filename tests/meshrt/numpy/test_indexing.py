@@ -182,7 +182,11 @@ def test_gradients_of_indexing():
 @pytest.mark.parametrize(
     "index, error, text",
     [
-        (np.s_[0, 0, 0, 0], IndexError, r"Too many indices: array is 3-dimensional, but 4 were .* shape is \(4, 5, 6\)"),
+        (
+            np.s_[0, 0, 0, 0],
+            IndexError,
+            r"Too many indices: array is 3-dimensional, but 4 were .* shape is \(4, 5, 6\)",
+        ),
         (np.s_[..., ...], IndexError, "single ellipsis"),
         (1.5, TypeError, "Indexer must have integer or boolean type"),
         (np.array([1.0]), TypeError, "Indexer must have integer or boolean type, got indexer with type float32"),

@@ -17,8 +17,8 @@ from meshrt import errors, lax
 from meshrt.extend import backend
 from meshrt.lowering.capabilities import capabilities_of
 from meshrt.lowering.legalize import legalize, operations
-from meshrt.runtime import jaxlib_api
 from meshrt.runtime.executable import compile_program
+from meshrt.xla import jaxlib_api
 
 X = np.linspace(0.1, 0.9, 8, dtype=np.float32)
 
@@ -265,7 +265,7 @@ def test_a_client_of_a_plugin_runs_programs():
 import numpy as np, meshrt
 meshrt.config.update("num_cpu_devices", 2)
 from meshrt.extend import backend
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 backend.register_plugin("second", client=lambda options: jaxlib_api.cpu_client(options["devices"]),
                         options={"devices": 3})
 assert meshrt.default_backend() == "second" and meshrt.device_count() == 3

@@ -15,9 +15,9 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
-from meshrt.runtime.host_memory import aligned_empty
 from meshrt.sharding import AxisType, NamedSharding, SingleDeviceSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
+from meshrt.xla.host_memory import aligned_empty
 
 DTYPES = [np.float32, np.int8, np.uint16, np.bool_, np.complex64, np.float16, np.int32, ml_dtypes.bfloat16]
 

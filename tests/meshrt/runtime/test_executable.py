@@ -11,13 +11,14 @@ import pytest
 
 import meshrt
 from meshrt import config, errors
-from meshrt.runtime import compile_cache, events, jaxlib_api, protobuf
+from meshrt.runtime import compile_cache, events
 from meshrt.runtime.callbacks import HostCallback
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.in_flight import Flight
 from meshrt.runtime.results import execute
 from meshrt.sharding import NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
+from meshrt.xla import jaxlib_api, protobuf
 
 VALUE = np.arange(32, dtype=np.float32).reshape(8, 4)
 

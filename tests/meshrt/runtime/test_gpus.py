@@ -12,7 +12,8 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
-from meshrt.runtime import backend, jaxlib_plugins, profiling
+from meshrt.runtime import backend
+from meshrt.xla import jaxlib_plugins, jaxlib_profiling
 from tests.meshrt.kernels.test_hardware import needs_cuda
 
 
@@ -87,7 +88,7 @@ def plugins(monkeypatch):
     table = Plugins()
     monkeypatch.setattr(jaxlib_plugins, "_xc", table)
     monkeypatch.setattr(jaxlib_plugins, "_libraries", {})
-    monkeypatch.setattr(profiling, "register_plugin", lambda api: None)
+    monkeypatch.setattr(jaxlib_profiling, "register_plugin", lambda api: None)
     monkeypatch.setattr(jaxlib_plugins.jaxlib_calls, "register_gpu_calls", lambda name, api: None)
     monkeypatch.setattr(jaxlib_plugins.jaxlib_api, "deserialize", lambda *args: "loaded")
     return table

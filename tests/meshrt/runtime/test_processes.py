@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_api, jaxlib_distributed
+from meshrt.xla import jaxlib_api, jaxlib_distributed
 
 SERVICE = """
 import signal, sys
-from meshrt.runtime import jaxlib_distributed
+from meshrt.xla import jaxlib_distributed
 service = jaxlib_distributed.distributed_service(f"127.0.0.1:{sys.argv[1]}", int(sys.argv[2]), recoverable=True)
 print("ready", flush=True)
 signal.pause()

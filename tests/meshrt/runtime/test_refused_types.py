@@ -12,7 +12,7 @@ import meshrt.numpy as jnp
 from meshrt import errors, export
 from meshrt.lowering.capabilities import capabilities_of
 from meshrt.lowering.legalize import legalize, operations
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 from propagation.ops import OPS
 
 REDUCE = """%c = stablehlo.constant dense<(1.0, 2.0)> : tensor<complex<f32>>
@@ -151,7 +151,7 @@ import sys
 from meshrt import errors
 from meshrt.lowering.capabilities import capabilities_of
 from meshrt.lowering.legalize import legalize, operations
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 from tests.meshrt.runtime.test_refused_types import programs
 
 devices = jaxlib_api.cpu_client(1).local_devices()[:1]

@@ -19,7 +19,7 @@ import meshrt.numpy as jnp
 import propagation
 from collectives.topology import load
 from meshrt import errors
-from meshrt.runtime import hardware, jaxlib_api, jaxlib_executables
+from meshrt.runtime import hardware
 from meshrt.runtime.topology import (
     TopologyExecutable,
     _chips_of_a_host,
@@ -30,6 +30,7 @@ from meshrt.runtime.topology import (
 )
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding
 from meshrt.sharding import PartitionSpec as P
+from meshrt.xla import jaxlib_api, jaxlib_executables
 from propagation.model import Mesh
 
 needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")

@@ -159,7 +159,7 @@ def test_donation_of_a_moved_array(may_alias):
 
 def test_donation_never_writes_to_shared_memory():
     """Replicated parts share one host copy, and pieces share their array's memory."""
-    from meshrt.runtime.host_memory import aligned_empty
+    from meshrt.xla.host_memory import aligned_empty
 
     mesh = make_mesh((8,), ("x",))
     replicated, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("x"))

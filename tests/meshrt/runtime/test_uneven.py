@@ -12,11 +12,12 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
-from meshrt.runtime import events, jaxlib_api
+from meshrt.runtime import events
 from meshrt.runtime.array import Array, signature
 from meshrt.runtime.signature import extents
 from meshrt.sharding import AxisType, Mesh, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
+from meshrt.xla import jaxlib_api
 
 MESHES = {
     "8": ((8,), ("x",)),

@@ -10,12 +10,13 @@ import numpy as np
 
 import meshrt
 from meshrt import config, errors, lax
-from meshrt.runtime import backend, jaxlib_distributed
+from meshrt.runtime import backend
 from meshrt.runtime.array import Array
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.results import runner
 from meshrt.sharding import AxisType, Mesh, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
+from meshrt.xla import jaxlib_distributed
 
 KIND = "tensor<8x8xf32>"
 VALUE = np.arange(64, dtype=np.float32).reshape(8, 8)

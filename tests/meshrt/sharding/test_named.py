@@ -9,7 +9,6 @@ import pytest
 
 import meshrt
 from meshrt import errors
-from meshrt.runtime import jaxlib_api
 from meshrt.sharding import (
     AbstractMesh,
     AxisType,
@@ -23,6 +22,7 @@ from meshrt.sharding import (
     to_sdy_text,
 )
 from meshrt.sharding import PartitionSpec as P
+from meshrt.xla import jaxlib_api
 
 ENTRIES = [None, "x", "y", ("x", "y"), ("y", "x")]
 SPECS = [s for n in range(3) for s in itertools.product(ENTRIES, repeat=n)

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from meshrt.numpy.names import missing as _missing
-from meshrt.runtime import jaxlib_api
+from meshrt.xla import jaxlib_api
 
 __all__ = ["backend_compile_and_load"]
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from meshrt import dispatch, errors, monitoring
-from meshrt.runtime import events, jaxlib_api
+from meshrt.runtime import events
+from meshrt.xla import jaxlib_api
 
 __all__ = [
     "assert_num_jit_and_pmap_compilations", "capture_stderr", "capture_stdout", "collect_lowered_jaxprs",

@@ -18,7 +18,8 @@ import numpy as np
 
 from meshrt import config, errors, sharding
 from meshrt.compat.layer._src.config import string_flag
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend
+from meshrt.xla import jaxlib_api
 
 __all__ = [
     "CudaArchSpecificTest", "MeshSpec", "create_mesh", "device_kind_match", "device_supports_buffer_donation",

@@ -24,12 +24,12 @@ from jaxlib import xla_client as _xc
 from jaxlib.mlir import ir
 
 from meshrt import errors
-from meshrt.runtime.host_memory import HostMemory, private_copies
-from meshrt.runtime.mlir import bytecode as bytecode
-from meshrt.runtime.mlir import expanded as expanded
-from meshrt.runtime.mlir import parse as parse
-from meshrt.runtime.mlir import pretty as pretty
-from meshrt.runtime.protobuf import changed
+from meshrt.xla.host_memory import HostMemory, private_copies
+from meshrt.xla.mlir import bytecode as bytecode
+from meshrt.xla.mlir import expanded as expanded
+from meshrt.xla.mlir import parse as parse
+from meshrt.xla.mlir import pretty as pretty
+from meshrt.xla.protobuf import changed
 
 VERSION: tuple[int, ...] = tuple(int(p) for p in jaxlib.version.__version__.split(".")[:3])
 RELEASE = ".".join(map(str, VERSION))
@@ -46,8 +46,8 @@ guard_lib: Any = _jax.guard_lib
 
 _pytree = _jax.pytree
 if TYPE_CHECKING:
-    from meshrt.runtime.jaxlib_types import PyTreeDef as PyTreeDef
-    from meshrt.runtime.jaxlib_types import PyTreeRegistry
+    from meshrt.xla.jaxlib_types import PyTreeDef as PyTreeDef
+    from meshrt.xla.jaxlib_types import PyTreeRegistry
 else:
     PyTreeDef = _pytree.PyTreeDef
 DictKey = _pytree.DictKey

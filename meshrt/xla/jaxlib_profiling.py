@@ -1,4 +1,4 @@
-"""jaxlib's profiler: the second door to its private modules, opened only by programs that profile."""
+"""jaxlib's profiler; imported only by programs that profile."""
 
 from __future__ import annotations
 

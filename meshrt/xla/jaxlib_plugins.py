@@ -12,8 +12,8 @@ from typing import Any
 import jaxlib._jax as _jax
 from jaxlib import xla_client as _xc
 
-from meshrt.runtime import jaxlib_api, jaxlib_calls
-from meshrt.runtime.jaxlib_api import Client
+from meshrt.xla import jaxlib_api, jaxlib_calls
+from meshrt.xla.jaxlib_api import Client
 
 __all__ = ["deserialize", "gpu_plugin_options", "load_plugin", "plugin_client", "topology"]
 
@@ -32,7 +32,7 @@ def _key(name: str) -> str:
 
 def load_plugin(name: str, library: str) -> None:
     """Loads and initialises a PJRT plugin once per process; its profiler and its kernels are known from then on."""
-    from meshrt.runtime import profiling  # start-up time: most programs load no plugin
+    from meshrt.xla import jaxlib_profiling  # start-up time: most programs load no plugin
 
     key = _key(name)
     with _lock:
@@ -42,7 +42,7 @@ def load_plugin(name: str, library: str) -> None:
         if api is None:
             return
         if not is_known:
-            profiling.register_plugin(api)
+            jaxlib_profiling.register_plugin(api)
         jaxlib_calls.register_gpu_calls(name, api)
 
 

@@ -13,8 +13,8 @@ import jaxlib._jax as _jax
 import numpy as np
 from jaxlib.mlir import ir
 
-from meshrt.runtime.jaxlib_api import Buffer, Client, XlaError
-from meshrt.runtime.mlir import bytecode, parse
+from meshrt.xla.jaxlib_api import Buffer, Client, XlaError
+from meshrt.xla.mlir import bytecode, parse
 
 __all__ = [
     "LayoutParts", "boundary_types", "buffer_layout", "computation", "computation_cost", "computation_text",

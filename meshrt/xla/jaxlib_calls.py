@@ -16,7 +16,7 @@ import numpy as np
 from jaxlib import xla_client as _xc
 
 from meshrt import errors
-from meshrt.runtime.jaxlib_api import XlaError
+from meshrt.xla.jaxlib_api import XlaError
 
 __all__ = [
     "include_dir", "lapack_kernel", "prepare_kernels", "register_batch_partitionable", "register_gpu_calls",
