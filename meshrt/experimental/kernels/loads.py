@@ -282,18 +282,8 @@ def _load_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
 
 
 def _replaced(cell: Any, view: View, change: Change, operands: Sequence[Any], mask: Any) -> Any:
-    """Writes `change(what is there, *operands)` where `mask` is True; returns what was there."""
-    if any(type(step) is Indexer and step.int_shape for step in view):
-        return _replaced_in_turn(cell, view, change, operands, mask)
-    before = _read(cell.value, view)
-    after = change(before, *operands)
-    after = after if mask is None else jnp.where(mask, after, before)
-    cell.value = _changed(cell.value, view, lambda part, last: write(part, last, after))
-    return before
-
-
-def _replaced_in_turn(cell: Any, view: View, change: Change, operands: Sequence[Any], mask: Any) -> Any:
-    """The same where an array of indices may name an element several times: one index after another."""
+    """Writes `change(what is there, *operands)` where `mask` is True; returns what was there. An array of indices may
+    name an element several times: one index after another is done."""
     found: list[Any] = []
 
     def update(part: Any, last: View) -> Any:
