@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from jaxlib.mlir import ir
 
 from propagation import Propagated
-from propagation.annotations import ASKED
+from propagation.annotations import ASKED, DECIDED
 from propagation.gc_pause import collector_paused
 from propagation.model import AxisRef, Mesh, TensorSharding
 from propagation.parsing import parse
@@ -456,5 +456,5 @@ def _arg_attrs(ctx: Module, main: Func, item: LocalFunction) -> list[Attributes]
 
 def _kept(ctx: Module, attrs: dict[str, ir.Attribute]) -> dict[str, Attribute]:
     """Attributes of an argument or result that mean the same for its pieces (the kind of memory, ...)."""
-    own = ("sdy.", "mhlo.sharding", ASKED, ALIASED, DONATED, "jax.result_info")
+    own = ("sdy.", "mhlo.sharding", ASKED, DECIDED, ALIASED, DONATED, "jax.result_info")
     return {name: ctx.attribute_of(a) for name, a in attrs.items() if not name.startswith(own)}

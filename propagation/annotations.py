@@ -31,8 +31,10 @@ __all__ = [
     "sharding_on",
 ]
 
-# The attribute of arguments and results of the entry function that says `Shardings.asked`.
+# The attributes of arguments and results of the entry function that say `Shardings.asked`: what was asked, and that
+# nothing was.
 ASKED = "propagation.asked"
+DECIDED = "propagation.decided"
 WITH_IN_SHARDINGS = ("sdy.manual_computation", "sdy.named_computation")
 
 
@@ -113,11 +115,9 @@ def read_shardings(program: Program) -> Shardings:
         for value, attrs in zip(func.args, func.arg_attrs):
             if "sdy.sharding" in attrs:
                 shardings.table[value.index] = annotations.decode(attrs["sdy.sharding"], where)[0]
-            if ASKED in attrs:
-                _read_asked(shardings, value, value.type, attrs, annotations, where)
+            _read_asked(shardings, value, value.type, attrs, annotations, where)
         for number, (type, attrs) in enumerate(zip(func.result_types, func.result_attrs)):
-            if ASKED in attrs:
-                _read_asked(shardings, (func, number), type, attrs, annotations, where)
+            _read_asked(shardings, (func, number), type, attrs, annotations, where)
         shardings.results[func] = [
             annotations.decode(attrs["sdy.sharding"], where)[0] if "sdy.sharding" in attrs else None
             for attrs in func.result_attrs
@@ -141,11 +141,16 @@ def _read_asked(
     attrs: Mapping[str, ir.Attribute], annotations: _Annotations, where: str | None,
 ) -> None:  # fmt: skip
     """What was asked for an argument or result, if what it is annotated with is what is left of that; else somebody has
-    annotated it since. Of this attribute MLIR knows nothing, so that nobody has checked it."""
-    asked = annotations.decode(attrs[ASKED], where)[0].check(type.rank, where)
+    annotated it since. Of these attributes MLIR knows nothing, so that nobody has checked them."""
+    if not (ASKED in attrs or DECIDED in attrs):
+        return
     said = annotations.decode(attrs["sdy.sharding"], where)[0] if "sdy.sharding" in attrs else None
-    if said is not None and isinstance(type, TensorType) and is_cut(said, asked, type.shape):
-        shardings.asked[place] = asked
+    if ASKED in attrs:
+        asked = annotations.decode(attrs[ASKED], where)[0].check(type.rank, where)
+        if said is not None and isinstance(type, TensorType) and is_cut(said, asked, type.shape):
+            shardings.asked[place] = asked
+    elif said is not None:
+        shardings.asked[place] = TensorSharding.open_on(said.mesh, said.rank)
 
 
 def _read_special(op: Op, annotations: _Annotations, shardings: Shardings) -> None:

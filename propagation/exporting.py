@@ -20,7 +20,7 @@ __all__ = [
     "constraints_to_reshards",
     "even_boundaries",
     "merge_constants",
-    "note_cut",
+    "note_asked",
     "remove_groups",
     "remove_unused",
     "simplify_reductions",
@@ -114,14 +114,18 @@ def asked_at_boundary(program: Program, shardings: Shardings) -> Asked:
     return found | shardings.asked
 
 
-def note_cut(program: Program, shardings: Shardings, asked: Asked) -> None:
-    """Keeps of what was asked what was cut, for those who read what is written."""
-    results = shardings.results[program.main]
+def note_asked(program: Program, shardings: Shardings, asked: Asked) -> None:
+    """Keeps what was asked for arguments and results of the entry function where they have something else now, for
+    those who read what is written: it was cut, was open, or nothing was said."""
+    main = program.main
+    places: list[tuple[Value | tuple[Func, int], TensorSharding | None]] = [(v, shardings.get(v)) for v in main.args]
+    places += [((main, i), s) for i, s in enumerate(shardings.results[main])]
     shardings.asked = {}
-    for place, said in asked.items():
-        now = shardings.get(place) if isinstance(place, Value) else results[place[1]]
-        if now is not None and not now.begins_with(said):
-            shardings.asked[place] = said
+    for place, now in places:
+        if now is not None:
+            said = asked.get(place) or TensorSharding.open_on(now.mesh, now.rank)
+            if said != now:
+                shardings.asked[place] = said
 
 
 def _even(value: Value, shardings: Shardings) -> None:

@@ -246,6 +246,11 @@ class TensorSharding(Interned):
         return not any(d.is_open for d in self.dims)
 
     @property
+    def is_fully_open(self) -> bool:
+        """Whether it says of no dimension anything, as where there is no annotation."""
+        return self is TensorSharding.open_on(self.mesh, self.rank)
+
+    @property
     def is_fully_replicated(self) -> bool:
         """No dimension is sharded (unreduced axes are not looked at)."""
         return not any(d.axes for d in self.dims)

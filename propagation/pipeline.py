@@ -332,7 +332,8 @@ def _run_stage(
             run_export(run)
         if stage in ("closed", "pipeline"):
             run_close(run)
-            exporting.note_cut(program, run.shardings, {} if options.shardy_faults else asked)
+            if not options.shardy_faults:
+                exporting.note_asked(program, run.shardings, asked)
         if stage == "pipeline":
             run_reshards(run, full=False)
     return run

@@ -61,10 +61,11 @@ def run_opened(module: Module, annotate: Edit | None = None, xla_order: bool = F
     if len(first.log) or not any(_says(op) for op in first.program.ops()):
         return first
     known = _but_reshards(first)
-    for order in (xla_order, not xla_order):
-        again = Reading(one_after_other(opening, annotate), order).run(module, **given)
-        if _but_reshards(again) == known:
-            return again
+    for opens in (opening, _opening_inside) if first.shardings.asked else (opening,):
+        for order in (xla_order, not xla_order):
+            again = Reading(one_after_other(opens, annotate), order).run(module, **given)
+            if _but_reshards(again) == known:
+                return again
     return first
 
 
@@ -78,10 +79,14 @@ def reading_of(module: Module, xla_order: bool = False) -> Reading:
 
 def opening(program: Program, shardings: Shardings) -> None:
     """Leaves to propagation what operations and functions other than the entry say; constraints, reshards and manual
-    computations keep theirs, and so does what a reshard leaves as it is: that was a constraint, which asked for it.
-    Arguments and results of the entry function say again what was asked for them before it was cut. For `annotate` of
-    `run`."""
+    computations keep theirs. Reshards were constraints, and are again. Arguments and results of the entry function say
+    again what was asked for them, before it was cut or more was decided. For `annotate` of `run`."""
     _ask_again(program, shardings)
+    _opening_inside(program, shardings)
+
+
+def _opening_inside(program: Program, shardings: Shardings) -> None:
+    """As `opening`, but arguments and results of the entry function keep what they say: somebody changed it since."""
     for func in program.funcs.values():
         if func is program.main:
             continue
@@ -91,14 +96,18 @@ def opening(program: Program, shardings: Shardings) -> None:
             shardings.set(value, None)
         shardings.results[func] = [None] * len(shardings.results[func])
     for op in program.ops():
-        if _says(op) and not any(_is_kept(value, shardings) for value in op.results):
+        if op.name == "sdy.reshard":
+            op.name = "sdy.sharding_constraint"
+            program.names.add(op.name)
+        elif _says(op):
             del op.attrs[_KEY]
             for value in op.results:
                 shardings.set(value, None)
 
 
 def _ask_again(program: Program, shardings: Shardings) -> None:
-    for place, said in shardings.asked.items():
+    for place, asked in shardings.asked.items():
+        said = None if asked.is_fully_open else asked
         if isinstance(place, Value):
             shardings.set(place, said)
         elif place[0] is program.main:
@@ -115,15 +124,13 @@ def decided(program: Program, shardings: Shardings) -> list[tuple[Any, ...]]:
     return [(op.name, [said(r) for r in op.results]) for op in program.ops()]
 
 
-def _is_kept(value: Value, shardings: Shardings) -> bool:
-    """Whether a reshard asks for the sharding that a value has."""
-    reshards = (use.op for use in value.uses if use.op.name == "sdy.reshard")
-    return any(shardings.get(op.result) == shardings.get(value) for op in reshards)
-
-
 def _but_reshards(propagated: Propagated) -> list[tuple[Any, ...]]:
-    """What is `decided`, in functions as well, but for reshards: propagating what is said may add some to it."""
-    return [said for said in decided(propagated.program, propagated.shardings) if said[0] != "sdy.reshard"]
+    """What is `decided`, in functions and for arguments and results as well, but for reshards: propagating what is said
+    may add some to it."""
+    boundary = [("func.func", [None if s is None or s.is_fully_replicated else s.dims for s in ends])
+                for ends in (propagated.arg_shardings, propagated.result_shardings)]  # fmt: skip
+    inside = decided(propagated.program, propagated.shardings)
+    return [*boundary, *(said for said in inside if said[0] != "sdy.reshard")]
 
 
 def _says(op: Op) -> bool:

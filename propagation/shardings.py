@@ -14,8 +14,9 @@ __all__ = ["Shardings", "map_shardings", "set_result"]
 class Shardings:
     """The sharding of each value (by index; None: none yet) and of each function result.
 
-    `asked` is what arguments and results (function, number) of the entry function are annotated with where in the end
-    they have less of it, because it does not divide them or is a part of an axis: inside it was propagated as it is.
+    `asked` is what arguments and results (function, number) of the entry function were annotated with where in the end
+    they have something else: less, because it does not divide them or is a part of an axis, while inside it was
+    propagated as it is; or more, as it was open. It is open in all dimensions where nothing was said.
     """
 
     __slots__ = ("asked", "results", "table")

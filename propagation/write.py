@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from jaxlib.mlir import ir
 
-from .annotations import ASKED, WITH_IN_SHARDINGS
+from .annotations import ASKED, DECIDED, WITH_IN_SHARDINGS
 from .heuristics import NAMED_ATTRIBUTE_CHARACTERS, REMEMBERED_ATTRIBUTE_NAMES
 from .locations import argument_locations
 from .model import Mesh, TensorSharding
@@ -116,9 +116,13 @@ class _Writer:
     def _with_sharding(
         self, attrs: dict[str, ir.Attribute], sharding: TensorSharding | None, asked: TensorSharding | None
     ) -> str:
-        text = self._dict({k: v for k, v in attrs.items() if k not in ("sdy.sharding", ASKED)})
-        said = (("sdy.sharding", sharding), (ASKED, asked))
-        return ", ".join([*([text] if text else []), *(f"{k} = {s.to_text()}" for k, s in said if s is not None)])
+        text = self._dict({k: v for k, v in attrs.items() if k not in ("sdy.sharding", ASKED, DECIDED)})
+        parts = [text] if text else []
+        if asked is not None:
+            parts.append(DECIDED if asked.is_fully_open else f"{ASKED} = {asked.to_text()}")
+        if sharding is not None:
+            parts.append(f"sdy.sharding = {sharding.to_text()}")
+        return ", ".join(parts)
 
     def _name(self, value: Value) -> str:
         return self.names[value]
