@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,15 +27,13 @@ from .log import ProvenanceStep
 from .model import TensorSharding
 from .overrides import set_argument, set_returned
 from .propagated import Propagated
+from .shardings import Edit as Edit
 from .shardings import Shardings
 
 __all__ = [
     "Edit", "Said", "annotations_of", "handed_in", "one_after_other", "origin_of", "origins", "returned_at",
     "saying_of",
 ]  # fmt: skip
-
-# What `run(..., annotate=)` takes.
-Edit = Callable[[Program, Shardings], None]
 
 _CONSTRAINT = "sdy.sharding_constraint"
 

@@ -3,7 +3,6 @@ the boundary are made even, and everything is closed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from .cuts import evenly_sharded
@@ -27,7 +26,7 @@ __all__ = [
     "whole_axes_at_boundary",
 ]
 
-Asked = Mapping[Value | tuple[Func, int], TensorSharding]
+Asked = dict[Value | tuple[Func, int], TensorSharding]
 
 
 def merge_constants(program: Program, shardings: Shardings) -> None:

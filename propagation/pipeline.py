@@ -8,7 +8,7 @@ as it stands, `insert_reshards` only inserts explicit reshards, `rules` only wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from .parsing import utf8_errors
 from .program import Op, Program, Value, source
 from .reshards import insert_reshards
 from .rules import RuleCache, RuleOptions
-from .shardings import Shardings
+from .shardings import Edit, Shardings
 
 __all__ = ["STAGES", "Options", "Run", "run_stage"]
 
@@ -297,22 +297,25 @@ def run_reshards(run: Run, full: bool) -> None:
 
 
 def run_stage(
-    program: Program, stage: str, options: Options, annotate: Callable[[Program, Shardings], None] | None = None
+    program: Program, stage: str, options: Options, annotate: Edit | None = None, prefer: Edit | None = None
 ) -> Run:
-    """Runs `stage` on `program`, which is changed. `annotate` may change what the module says before anything is done.
-    Raises `BadOptionError` for an unknown stage."""
+    """Runs `stage` on `program`, which is changed. `annotate` may change what the module says before anything is done,
+    and then `prefer` what propagation begins with: nobody asked for that. Raises `BadOptionError` for an unknown
+    stage."""
     if stage not in STAGES:
         raise BadOptionError(f"unknown stage {stage!r}; choose from {', '.join(STAGES)}")
     with collector_paused(), utf8_errors():
-        return _run_stage(program, stage, options, annotate)
+        return _run_stage(program, stage, options, annotate, prefer)
 
 
-def _run_stage(
-    program: Program, stage: str, options: Options, annotate: Callable[[Program, Shardings], None] | None
-) -> Run:
+def _run_stage(program: Program, stage: str, options: Options, annotate: Edit | None, prefer: Edit | None) -> Run:
     run = start(program, options)
     if annotate is not None:
         annotate(program, run.shardings)
+    if stage in ("closed", "pipeline"):
+        run.shardings.asked = {} if options.shardy_faults else exporting.asked_at_boundary(program, run.shardings)
+    if prefer is not None:
+        prefer(program, run.shardings)
     if stage in ("basic", "aggressive"):
         run.options = replace(options, strategy=stage)
     if stage in ALONE:
@@ -324,7 +327,7 @@ def _run_stage(
         write_rules(run)
     else:
         run_import(run)
-        asked = exporting.asked_at_boundary(program, run.shardings) if stage in ("closed", "pipeline") else {}
+        asked = run.shardings.asked
         if stage != "import":
             run_prepare(run)
         if stage not in ("import", "inlined"):

@@ -96,16 +96,14 @@ class Propagated:
             return None
         given = [self._with_priorities(v) for v in self.program.main.args]
 
-        def annotate(program: Program, shardings: Shardings) -> None:
-            if self.annotate is not None:
-                self.annotate(program, shardings)
+        def prefer(program: Program, shardings: Shardings) -> None:
             for arg, sharding in zip(program.main.args, given, strict=True):
                 if sharding is not None:
                     shardings.set(arg, sharding)
             if then is not None:
                 then(program, shardings)
 
-        done = run_stage(self._original(), self.stage, replace(self.options, **changes), annotate)
+        done = run_stage(self._original(), self.stage, replace(self.options, **changes), self.annotate, prefer)
         return Propagated(done, self.stage, self._original, self.annotate, self)
 
     def _with_priorities(self, value: Value) -> TensorSharding | None:

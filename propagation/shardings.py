@@ -8,7 +8,7 @@ from typing import Protocol
 from .graph import Func, Op, Program, Value
 from .model import TensorSharding
 
-__all__ = ["Shardings", "map_shardings", "set_result"]
+__all__ = ["Edit", "Shardings", "map_shardings", "set_result"]
 
 
 class Shardings:
@@ -50,6 +50,10 @@ class Shardings:
         new.results = {f: list(r) for f, r in self.results.items()}
         new.asked = dict(self.asked)
         return new
+
+
+# What `run(..., annotate=)` takes: it changes what a program says before anything is propagated.
+Edit = Callable[[Program, Shardings], None]
 
 
 class Table(Protocol):
