@@ -280,7 +280,7 @@ ALTERNATIVE_SHARE = 0.98
 SCATTERED_AND_GATHERED = 2
 
 # Operations that are looked at for chains which every device may compute, as a multiple of those of the program: each
-# of its contractions may start one. Bounds the time of the search: with 8 it took 0.58 s of the 1.5 s in which a step
+# that sends something may start one. Bounds the time of the search: with 8 it took 0.58 s of the 1.5 s in which a step
 # of 48 unrolled layers is partitioned (measured).
 CONE_OPERATIONS = 2
 

@@ -2,7 +2,8 @@
 
 An optimiser that orthogonalises a split matrix multiplies it with itself many times, and each product of a split matrix
 with a split matrix gathers one. If the first operand is gathered once, and all devices compute all that follows from it
-alone, nothing more is sent. That takes more arithmetic, so it is worth trying only where less time goes into what
+alone, nothing more is sent. So it is where an array is sorted, sliced and turned, and each of these operations moves
+it. That takes more arithmetic, so it is worth trying only where less time goes into what
 devices do in common than into the bytes that are saved. Without a topology that is known of no device: it is reckoned
 for the default of `Topology`, where arithmetic is cheap. Virtual CPU devices, which share cores, are slower by it.
 
@@ -19,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from propagation.attributes import dot_dims, symbol
+from propagation.attributes import symbol
 from propagation.model import DimSharding, TensorSharding
 from propagation.ops import CONTROL, POINTWISE
 from propagation.program import Block, Func, Op, Program, Value, source
@@ -29,14 +30,16 @@ from .addresses import Address, addresses
 from .annotations import KnownShardings
 from .cost import item_bytes
 from .heuristics import CONE_OPERATIONS
+from .ir.program import LocalOp, LocalValue
+from .layouts.given_attributes import GivenAttributes
 from .module import PartitionedProgram
 from .ops.control import trip_count
+from .plan.work import work
 from .topology import Topology
 
 __all__ = ["Whole", "computed_whole", "whole_over"]
 
 _RENAMING = frozenset(("stablehlo.transpose", "stablehlo.reshape", "stablehlo.convert"))
-_SENDING = frozenset(("stablehlo.dot_general",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,6 @@ def computed_whole(known: KnownShardings, made: PartitionedProgram, given: Topol
     for each in made.sent():
         if isinstance(each.collective.op, Op):
             sent[each.collective.op] += each.bytes
-    if not any(op.name in _SENDING for op in sent):
-        return None
     search = _Search(known, sent, given or Topology())
     found = list(search.found())
     return search.told(found) if found else None
@@ -146,6 +147,7 @@ class _Search:
             if op.name == "func.call":
                 self.sites[symbol(op.attrs["callee"])].append(op)
         self.left = CONE_OPERATIONS * max(1, len(ops))  # operations that may still be looked at
+        self.attributes = GivenAttributes()
         self.places = dict(zip(ops, range(len(ops))))
         names: dict[TensorSharding | None, frozenset[str]] = {None: frozenset()}  # the axes of shardings
         table = known.shardings.table
@@ -167,7 +169,7 @@ class _Search:
         self.leading = self._leading()
 
     def found(self) -> Iterator[_Cone]:
-        """The cones that send less, in program order; no operation is in two of them."""
+        """The cones that send less; no operation is in two of them."""
         taken: set[Op] = set()
         for op in self._gathering():
             if self.left <= 0:
@@ -211,10 +213,10 @@ class _Search:
         return Whole.of(self.known.program, [root for cone in cones for root in cone.roots], split, tuple(where))
 
     def _gathering(self) -> list[Op]:
-        """The contractions that send something, in program order; not those that one of the program's operations was
-        partitioned as."""
-        sending = (op for op, n in self.sent.items() if n and op.name in _SENDING and op in self.places)
-        return sorted(sending, key=self.places.__getitem__)
+        """The operations that send something, in program order, contractions before all others: what follows from them
+        is most. Not those that one of the program's operations was partitioned as."""
+        sending = (op for op, n in self.sent.items() if n and op in self.places)
+        return sorted(sending, key=lambda op: (op.name != "stablehlo.dot_general", self.places[op]))
 
     def _axes(self, value: Value) -> frozenset[str]:
         return self._split_by[value.index]
@@ -363,11 +365,9 @@ class _Search:
         parts = [self._parts(v, axes) for v in (*op.results, *op.operands)]
         saved = 1 - 1 / max(parts, default=1)
         memory = sum(_bytes(v) for v in (*op.results, *op.operands) if v.type.is_tensor)
-        arithmetic = 0.0
-        if op.name == "stablehlo.dot_general":
-            lhs = op.operands[0].type.shape
-            contract = dot_dims(op.attrs["dot_dimension_numbers"]).lhs_contract
-            arithmetic = 2.0 * op.results[0].type.size * math.prod(lhs[d] for d in contract)
+        values = ([LocalValue(v.type.shape, v.type.dtype) for v in side if v.type.is_tensor]
+                  for side in (op.operands, op.results))  # fmt: skip
+        arithmetic = work(LocalOp(op.name, *values, self.attributes.of(op)), tiles=False)
         return saved * max(arithmetic / self.topology.flops, memory / self.topology.memory_bandwidth)
 
     def _parts(self, value: Value, axes: frozenset[str]) -> int:
