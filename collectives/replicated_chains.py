@@ -346,7 +346,9 @@ class _Search:
         if saved <= 0:
             return False
         link = self.topology.default
-        return sum(n * self._seconds(op, cone.axes) for op, n in cone.ops.items()) < saved / link.bandwidth
+        messages = sum(n for op, n in cone.ops.items() if self.sent.get(op)) - cone.times * len(cone.roots)
+        gained = saved / link.bandwidth + max(0, messages) * link.latency
+        return sum(n * self._seconds(op, cone.axes) for op, n in cone.ops.items()) < gained
 
     def _gathered(self, value: Value, axes: frozenset[str]) -> float:
         """Bytes that a device sends in the gather of a value over some axes."""
