@@ -41,17 +41,17 @@ def call_exported(exported: Record, args: tuple[Any, ...], kwargs: dict[str, Any
     """The results of an exported function, in their structure."""
     leaves, tree = tree_util.tree_flatten(taken_apart((args, kwargs)))
     if not same_structure(tree, exported.in_tree):
-        raise _other_structure(exported, tree)
+        raise _other_structure(exported, leaves, tree)
     return tree_util.tree_unflatten(exported.out_tree, _called(exported, leaves))
 
 
-def _other_structure(exported: Record, tree: Any) -> errors.TreeError:
-    given, wanted = (kept_apart(t, [0] * t.num_leaves) for t in (tree, exported.in_tree))
+def _other_structure(exported: Record, leaves: Sequence[Any], tree: Any) -> errors.TreeError:
+    given, wanted = kept_apart(tree, leaves), kept_apart(exported.in_tree, exported.in_avals)
     lines = []
     for path, one, other, why in tree_util.equality_errors(given, wanted):
         which = "args" if getattr(path[0], "idx", 0) == 0 else "kwargs"
         where = which + tree_util.keystr(path[1:]) if path else "the arguments"
-        lines.append(f"   - {where} is a {one} in the invocation and a {other} when exported, so {why}.")
+        lines.append(f"   - {where} is {one} in the invocation and {other} when exported, so {why}.")
     listed = "\n".join(lines) or f"   - {tree} in the invocation and {exported.in_tree} when exported"
     return errors.TreeError(
         "The invocation args and kwargs must have the same pytree structure as when the function "

@@ -83,6 +83,8 @@ def repartitioned(exported: R, mesh: Mesh | AbstractMesh | None, axes: Axes | No
 def _made(exported: R, mesh: AbstractMesh, axes: Axes | None) -> R:
     assert exported.mesh is not None
     sizes = _Sizes.of(exported, exported.mesh, mesh, axes)
+    if tuple(sizes.named.items()) == exported.mesh.shape_tuple:
+        return exported
     ins, outs = (tuple(map(sizes.sharding, s)) for s in (exported.in_shardings, exported.out_shardings))
     module = read_artifact(exported.mlir_module_serialized, trusted=exported._is_trusted)
     _resize(module, sizes)
@@ -168,10 +170,14 @@ class _Sizes:
     def refused(self, why: str) -> errors.MeshMismatchError:
         """What is raised where the module cannot mean the same over these sizes."""
         count = self.own.size
+        if self.devices == count:
+            there = ", ".join(f"{name!r}: {size}" for name, size in self.named.items())
+            said = f"over {self.own} and is asked for over axes ({there})"
+        else:
+            said = f"for {count} devices and is called in a context with {self.devices} devices"
         return errors.MeshMismatchError(
-            f"Function {self.exported.fun_name} was exported for {count} devices and is called in a context with "
-            f"{self.devices} devices, which is not allowed as {why}. Place its arguments on a mesh of {count} devices, "
-            "with exported.in_shardings_jax(mesh), or export it for this mesh"
+            f"Function {self.exported.fun_name} was exported {said}, which is not allowed as {why}. Place its "
+            f"arguments on a mesh of {count} devices, with exported.in_shardings_jax(mesh), or export it for this mesh"
         )
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,13 +34,13 @@ from propagation.errors import PropagationError
 from propagation.overrides import overridden
 
 
-def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
+def answer(options: Mapping[str, Any], data: bytes, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
     """What the options ask for: {"report": ...} of the module, {"text": ...} of the stage that they name, or
     {"comparison": ...} of two modules. `read` gives the text of a source file; by default there is that of the module
     only, which may name any file at all."""
     if "sides" in options:
         return compared(options, data)
-    module = module_text(data)
+    module, options = module_text(data, options)
     annotate = annotating_of(module, options)
     if options["stage"] == "lowered":
         return {"text": _lowered(module, options["file"], annotate).operation.get_asm(enable_debug_info=False)}

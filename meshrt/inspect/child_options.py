@@ -7,6 +7,7 @@ from typing import Any
 
 import propagation
 from meshrt.inspect.annotations import Annotations, argument_axes
+from meshrt.inspect.exported import module_of_export
 from propagation.annotation_sites import Edit
 from propagation.overrides import annotating
 from propagation.program import argument_names
@@ -14,9 +15,13 @@ from propagation.program import argument_names
 __all__ = ["annotating_of", "module_text"]
 
 
-def module_text(data: bytes) -> str | bytes:
-    """A module's text; bytecode as it is."""
-    return data if data.startswith(b"ML\xefR") else data.decode("utf-8")
+def module_text(data: bytes, options: Mapping[str, Any]) -> tuple[str | bytes, Mapping[str, Any]]:
+    """A module's text, or bytecode as it is, and the options that are still to be followed: an exported function is
+    partitioned again for the mesh that they ask for, and called with the numbers that they give for symbolic sizes."""
+    if options.get("is_exported"):
+        data, mesh = module_of_export(data, options["mesh"], options["sizes"])
+        options = {**options, "mesh": mesh}
+    return data if data.startswith(b"ML\xefR") else data.decode("utf-8"), options
 
 
 def annotating_of(module: str | bytes, options: Mapping[str, Any]) -> Edit | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -31,7 +32,7 @@ def compare_sides(before: Side, after: Side, topology: str | None, limits: Limit
     return Comparison.from_json(relative(reply["comparison"]))
 
 
-def compared(options: dict[str, Any], data: bytes) -> dict[str, Any]:
+def compared(options: Mapping[str, Any], data: bytes) -> dict[str, Any]:
     """{"comparison": ...} of the two modules that `data` holds, one behind the other; or {"error": ..., "of": ...}
     where one cannot be used."""
     topology = load(options["topology"]) if options["topology"] else None
@@ -47,8 +48,8 @@ def compared(options: dict[str, Any], data: bytes) -> dict[str, Any]:
     return {"comparison": asdict(with_causes(comparison, before, after))}
 
 
-def _subject(side: dict[str, Any], data: bytes, topology: Any) -> Subject:
-    module, name = module_text(data), side["name"]
+def _subject(side: Mapping[str, Any], data: bytes, topology: Any) -> Subject:
+    (module, side), name = module_text(data, side), side["name"]
     return subject_of_module(
         module, None, topology, given=annotating_of(module, side), file=side["file"], names=side["names"],
         place=lambda where: place(where, name),
