@@ -88,7 +88,8 @@ def compare(seed):
     after = mesh_of(*rng.choice(others))
     there = jitted(*drawing, after)
     said = f"{drawing} of {before}, on {after}"
-    assert sent(exported.plan(after)) == sent(there.lower(X).partition().plan), said
+    # (That results are constrained after a call, and not returned so, may make it cheaper to repeat than to gather.)
+    assert exported.plan(after).bytes <= there.lower(X).partition().plan.bytes, said
     x = meshrt.device_put(X, exported.over(after).in_shardings_jax(after)[0])
     found, expected = exported.call(x), there(X)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4, err_msg=said)
