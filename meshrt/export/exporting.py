@@ -19,6 +19,8 @@ from meshrt.core.types import ShapedArray
 from meshrt.export.artifact import custom_calls, target_version, write_artifact
 from meshrt.export.checks import (
     DisabledSafetyCheck,
+    asked_checks,
+    asked_platforms,
     check_custom_calls,
     default_export_platform,
     maximum_supported_calling_convention_version,
@@ -75,7 +77,8 @@ def export(
 
     Raises:
       ArgumentValueError: the function is not jitted; symbolic sizes of several scopes; a setting of the calling
-        convention, or a version, that is not supported; custom calls that are not stable.
+        convention, or a version, that is not supported; custom calls that are not stable; a platform twice.
+      ArgumentTypeError: platforms that are no names, checks that are none.
       UnsolvableDimensionError: a variable's value does not follow from the arguments' sizes.
       UnsupportedError: the function calls back into Python, or an operation does not take symbolic sizes.
     """
@@ -83,19 +86,15 @@ def export(
         raise errors.ArgumentValueError(
             f"Function to be exported must be the result of `jit` but is: {fun_jit}. Write export(meshrt.jit(f))"
         )
-    chosen = (platforms,) if isinstance(platforms, str) else tuple(platforms or ())
+    chosen, disabled = asked_platforms(platforms), asked_checks(disabled_checks)
 
     @boundary
     def do_export(*args: Any, **kwargs: Any) -> Exported:
         where = chosen or (default_export_platform(),)
-        if len(set(where)) != len(where):
-            raise errors.ArgumentValueError(f"platforms must be different. Got {where}")
-        if "gpu" in where:
-            raise errors.ArgumentValueError(f"platforms {where}: 'gpu' is no platform; say which, 'cuda' or 'rocm'")
         _check_scopes(fun_jit, args, kwargs)
         traced = fun_jit.trace(*args, **kwargs)
         rules = {p: as_lowering(p, rule) for p, rule in _override_lowering_rules or ()}
-        return _exported(traced, where, tuple(disabled_checks), target_version(stablehlo_version), rules)
+        return _exported(traced, where, disabled, target_version(stablehlo_version), rules)
 
     return do_export
 

@@ -225,6 +225,8 @@ def to_jax(exported: Record, vjp_order: int = 0) -> bytearray:
     >>> isinstance(export.to_jax(made), bytes | bytearray)
     True
     """
+    if not isinstance(exported, Record):
+        raise errors.ArgumentTypeError(f"to_jax writes what export.export makes. Got {type(exported).__name__}")
     return write(_table(exported, vjp_order))
 
 

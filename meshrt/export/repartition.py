@@ -23,13 +23,13 @@ from meshrt.export.artifact import newest_version, read_artifact, write_artifact
 from meshrt.export.record import Record, argument_names, split_types
 from meshrt.lowering.legalize import operations
 from meshrt.pipeline.keys import keep_latest
-from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, axes_of
 from propagation.ops import COMMUNICATING, having
 from propagation.sdy_text import axes_in, mesh_text, read_mesh
 
-__all__ = ["Axes", "check_boundary", "over_mesh", "repartitioned"]
+__all__ = ["Axes", "check_boundary", "over_mesh", "repartitioned", "require_mesh"]
 
 R = TypeVar("R", bound=Record)
 
@@ -53,6 +53,16 @@ def over_mesh(exported: R, mesh: Mesh | AbstractMesh | None) -> R:
     """
     count = 1 if mesh is None else _devices(mesh)
     return exported if exported.nr_devices in (1, count) else repartitioned(exported, mesh)
+
+
+def require_mesh(mesh: Any, where: str) -> AbstractMesh:
+    """The axes of a mesh. ArgumentTypeError for what is none, given to the method `where`."""
+    if not isinstance(mesh, BaseMesh):
+        raise errors.ArgumentTypeError(
+            f"{where} takes a Mesh or an AbstractMesh, such as AbstractMesh((4,), ('data',)). Got {mesh!r}"
+        )
+    found: AbstractMesh = mesh.abstract_mesh
+    return found
 
 
 def _devices(mesh: Mesh | AbstractMesh) -> int:
