@@ -117,7 +117,8 @@ def _exported(table: Reader, trusted: bool, is_flat: bool = False) -> Exported:
         )
     derivative = None if is_flat else table.table(17)
     if is_flat:
-        in_tree, out_tree = (tree_util.tree_structure(x) for x in (((0,) * len(in_avals), {}), (0,) * len(out_avals)))
+        in_tree = tree_util.tree_structure(((0,) * len(in_avals), {}))
+        out_tree = tree_util.tree_structure((0,) * len(out_avals))
     else:
         in_tree, out_tree = (_tree(table.table(k)) for k in (2, 4))
     kept = tuple(table.numbers(15, "<H"))

@@ -23,7 +23,7 @@ from meshrt.export.artifact import newest_version, read_artifact, write_artifact
 from meshrt.export.record import Record, argument_names, split_types
 from meshrt.lowering.legalize import operations
 from meshrt.pipeline.keys import keep_latest
-from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh, Mesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, axes_of
 from propagation.ops import COMMUNICATING, having
@@ -57,12 +57,11 @@ def over_mesh(exported: R, mesh: Mesh | AbstractMesh | None) -> R:
 
 def require_mesh(mesh: Any, where: str) -> AbstractMesh:
     """The axes of a mesh. ArgumentTypeError for what is none, given to the method `where`."""
-    if not isinstance(mesh, BaseMesh):
+    if not isinstance(mesh, Mesh | AbstractMesh):
         raise errors.ArgumentTypeError(
             f"{where} takes a Mesh or an AbstractMesh, such as AbstractMesh((4,), ('data',)). Got {mesh!r}"
         )
-    found: AbstractMesh = mesh.abstract_mesh
-    return found
+    return mesh.abstract_mesh
 
 
 def _devices(mesh: Mesh | AbstractMesh) -> int:
