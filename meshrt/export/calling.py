@@ -137,8 +137,8 @@ def _check(exported: Record, avals: Sequence[ShapedArray]) -> None:
             )
         if wanted.dtype != given.dtype:
             raise errors.ArgumentValueError(
-                f"Dtype mismatch for {name}: expected {wanted.dtype} and called with {given.dtype}; convert it with "
-                ".astype"
+                f"Dtype mismatch for {name}: expected {wanted.dtype} and called with {given.dtype}; "
+                f"{_remedy(wanted.dtype)}"
             )
         for k, (n, m) in enumerate(zip(wanted.shape, given.shape)):
             if not isinstance(n, DimExpr) and n != m:
@@ -146,6 +146,13 @@ def _check(exported: Record, avals: Sequence[ShapedArray]) -> None:
                     f"Shape mismatch for {name}.shape[{k}] (expected same constant): expected {wanted.shape} and "
                     f"called with {given.shape}"
                 )
+
+
+def _remedy(wanted: Any) -> str:
+    """How an argument gets a type."""
+    if dtypes.canonicalize_dtype(wanted) == wanted:
+        return "convert it with .astype"
+    return "64-bit arrays are made and called with inside of meshrt.enable_x64(True), or with the setting enable_x64"
 
 
 def _infer(*avals: ShapedArray, exported: Record, splits: Splits) -> list[ShapedArray]:

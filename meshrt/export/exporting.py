@@ -14,8 +14,9 @@ from meshrt.core.dimensions.expression import is_symbolic_dim, is_symbolic_shape
 from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.core.dimensions.solving import Solution, solve
 from meshrt.core.effects import Effect
+from meshrt.core.references import AbstractRef
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import ShapedArray
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.export.artifact import custom_calls, target_version, write_artifact
 from meshrt.export.checks import (
     DisabledSafetyCheck,
@@ -180,6 +181,13 @@ def _refuse_boxes(record: TraceRecord) -> None:
             f"{record.fun_name} takes or closes over a mutable value of type {found[0].short()}, which no exported "
             "function can write to, as it may be called in another process: take and return what it holds"
         )
+    names = argument_names(record.in_tree) if record.in_tree.num_leaves == len(record.in_avals) else []
+    for name, aval in [*zip(names, record.in_avals), *(("a captured array", aval_of(c)) for c in record.closed.consts)]:
+        if isinstance(aval, AbstractRef):
+            raise errors.UnsupportedError(
+                f"{name} of {record.fun_name} is a reference, {aval.short()}, which no exported function can read or "
+                "write, as it may be called in another process: take its value, ref[...], and return the new one"
+            )
 
 
 def _check_donation(request: LoweringRequest, platforms: tuple[str, ...]) -> None:
