@@ -12,7 +12,7 @@ from collectives.topology import load
 from meshrt.errors import MeshrtError
 from meshrt.inspect.causes import with_causes
 from meshrt.inspect.changes import Comparison, compare
-from meshrt.inspect.child_options import annotating_of, module_text
+from meshrt.inspect.child_options import annotating_of, module_text, partitioning_of
 from meshrt.inspect.compared_programs import Side
 from meshrt.inspect.guard import Limits, ask_child
 from meshrt.inspect.lint.subject import Subject, subject_of_module
@@ -52,7 +52,7 @@ def _subject(side: Mapping[str, Any], data: bytes, topology: Any) -> Subject:
     (module, side), name = module_text(data, side), side["name"]
     return subject_of_module(
         module, None, topology, given=annotating_of(module, side), file=side["file"], names=side["names"],
-        place=lambda where: place(where, name),
+        place=lambda where: place(where, name), how=partitioning_of(side, topology),
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import pytest
 import meshrt
 from meshrt import export
 from meshrt.cli import main as cli
+from meshrt.inspect import report
 from meshrt.runtime import events
 from meshrt.sharding import AbstractMesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
@@ -115,10 +116,6 @@ def product(x):
     return x @ x.T
 
 
-def total(x):
-    return (2 * x).sum(0)
-
-
 def collectives(said):
     return sorted((c["kind"], c["group_size"], c["bytes"], c["times"]) for c in json.loads(said)["collectives"])
 
@@ -130,7 +127,7 @@ def sent(plan):
 @pytest.mark.parametrize("mesh", ["data=2,model=2", "model=2", "data=1", "rows=4", "data=2,model=4", "a=4,b=2"])
 def test_over_another_mesh_it_is_shown_as_it_is_called_there(tmp_path, monkeypatch, meshrt_does, mesh):
     monkeypatch.chdir(tmp_path)
-    exported = export.export(meshrt.jit(total))(split_over((4, 2), ("data", "model")))
+    exported = export.export(meshrt.jit(product))(split_over((4, 2), ("data", "model")))
     (tmp_path / "f.mexp").write_bytes(exported.serialize())
     (tmp_path / "f.jax").write_bytes(export.to_jax(exported))
     axes = {name: int(size) for name, size in (part.split("=") for part in mesh.split(","))}
@@ -139,6 +136,8 @@ def test_over_another_mesh_it_is_shown_as_it_is_called_there(tmp_path, monkeypat
         said = meshrt_does("inspect", file, "--mesh", mesh, "--json")
         if expected.mesh.size > 1:
             assert collectives(said) == sent(expected.plan(expected.mesh))
+            rows = report(expected).collectives
+            assert sorted((c.kind, c.group_size, c.bytes, c.times) for c in rows) == collectives(said)
         shown = json.loads(said)["mesh"]  # axes that split nothing there have the size 1
         assert {name: size for name, size in shown.items() if name in expected.mesh.shape} == expected.mesh.shape
 
@@ -171,7 +170,7 @@ def test_symbolic_sizes_are_shown_with_numbers(tmp_path, monkeypatch, meshrt_doe
     monkeypatch.chdir(tmp_path)
     (b,) = export.symbolic_shape("b")
     symbolic = split_over((4, 2), ("data", "model"), shape=(16 * b, 8))
-    exported = export.export(meshrt.jit(total))(symbolic)
+    exported = export.export(meshrt.jit(product))(symbolic)
     (tmp_path / "f.mexp").write_bytes(exported.serialize())
     for mesh in ((4, 2), (2, 2)):
         asked = f"data={mesh[0]},model={mesh[1]}"
