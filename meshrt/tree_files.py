@@ -82,6 +82,8 @@ def register_pytree_node_serialization(
     >>> registered is Pair
     True
     """
+    if not isinstance(nodetype, type):
+        raise errors.TreeError(f"nodes are registered by their class. Got {nodetype!r}")
     if from_children is None and (not tree_util.is_tree_node(nodetype) or is_plain_namedtuple(nodetype)):
         raise errors.TreeError(
             "If `from_children` is not present, you must call first `meshrt.tree_util.register_pytree_node` for "
@@ -104,7 +106,7 @@ def register_namedtuple_serialization(nodetype: type, *, serialized_name: str) -
     >>> meshrt.stages.register_namedtuple_serialization(State, serialized_name="docs.State") is State
     True
     """
-    if not is_plain_namedtuple(nodetype):
+    if not isinstance(nodetype, type) or not is_plain_namedtuple(nodetype):
         raise errors.TreeError(
             "Use `meshrt.export.register_pytree_node_serialization` for types other than `collections.namedtuple`. Got "
             f"{nodetype}"

@@ -28,6 +28,7 @@ Examples:
   meshrt inspect examples/train_lm.py:step --mesh data=8,model=4 --explain 'tokens:0'
   meshrt inspect examples/train_lm.py:step --mesh data=8,model=4 --explain all_gather
   meshrt inspect model.py:predict --mesh data=8 --args 'params.json,f32[64@data,128]'
+  meshrt inspect step.mexp --mesh data=4 --sizes b=64
   meshrt inspect program.mlir --json
   meshrt inspect program.mlir --stage partitioned > device.mlir
   meshrt inspect train.py:step --mesh data=8 --html train.html
@@ -69,8 +70,11 @@ class _Command(click.Command):
 @click.command(name="inspect", epilog=_EPILOG, cls=_Command)
 @click.option("--mesh", metavar="AXIS=N,...",
               help="The mesh, for FILE.py:FUNCTION and for files that name none, or another one with the axes of a "
-              "file's own. No devices are needed.")  # fmt: skip
+              "file's own; exported functions are partitioned again for any. No devices are needed.")  # fmt: skip
 @argument_options
+@click.option(
+    "--sizes", "numbers", metavar="NAME=N,...", help="A number for each symbolic size of an exported function."
+)
 @click.option("--annotations", metavar="FILE", help="Shardings of arguments by patterns of their names, in TOML.")
 @click.option("--annotate", multiple=True, metavar="PATTERN=AXES",
               help="One of them, as in 'params/*/w1=,model'; again for more.")  # fmt: skip
@@ -109,6 +113,7 @@ def command(
     mesh: str | None,
     factory: str | None,
     written: str | None,
+    numbers: str | None,
     annotations: str | None,
     annotate: tuple[str, ...],
     stage: str | None,
@@ -130,9 +135,9 @@ def command(
     """Shows arguments, results and collectives of TARGET with their shardings, bytes and causes.
 
     TARGET is a StableHLO file (text or bytecode, from any compiler; - is standard input) whose shardings are written
-    with the sdy dialect or as GSPMD does, or FILE.py:FUNCTION (or FILE.py:CLASS.METHOD) with --mesh: a function,
-    jitted by meshrt or by jax or not at all, and a function example_arguments(mesh) beside it, or --args. Nothing is
-    compiled or run.
+    with the sdy dialect or as GSPMD does, or an exported function in a file, or FILE.py:FUNCTION (or
+    FILE.py:CLASS.METHOD) with --mesh: a function, jitted by meshrt or by jax or not at all, and a function
+    example_arguments(mesh) beside it, or --args. Nothing is compiled or run.
     """
     # Start-up time: `meshrt --help` shows every command, and the planner takes 50 ms to import.
     from meshrt.inspect.files import open_regular, require_writable
@@ -161,14 +166,14 @@ def command(
     if page is not None or port is not None:
         rest = {"--factory": factory, "--args": written, "--topology": topology, "--timeout": timeout}
         other = {"--mesh": None if earlier is None else earlier.mesh or mesh, "--annotations": against_annotations}
-        beside = _beside(against, earlier, {**rest, **other})
+        beside = _beside(against, earlier, {**rest, **other, "--sizes": numbers})
     if port is not None:
         compared = against if earlier is None else earlier.target
         with_it = (
             None if beside is None or compared is None else (beside, compared, _there(against_annotations, topology))
         )
         return _serve(target, port, with_it, _there(annotations, topology))
-    program = _Program(target, mesh, given)
+    program = _Program(target, mesh, given, numbers)
     changes = None
     compares = earlier is not None or (against is not None and page is None)
     others = budget is not None or stage is not None or asks
@@ -225,11 +230,12 @@ def _check_forms(given: Mapping[str, object]) -> None:
 
 
 class _Program(NamedTuple):
-    """A program to compare: what it is, the mesh and the annotations over it."""
+    """A program to compare: what it is, the mesh and the annotations over it, numbers for symbolic sizes."""
 
     target: str
     mesh: str | None
     annotations: Annotations | None
+    numbers: str | None = None
 
 
 def _reply(
@@ -245,12 +251,16 @@ def _reply(
 ) -> dict[str, Any]:
     """What is known of a program: the "text" of a stage or an explanation, or a "report" (`whole`: with its graph)."""
     from meshrt.inspect.guard import inspect_file  # start-up time, as above
-    from meshrt.inspect.target import parse_mesh, require_file, split_target
+    from meshrt.inspect.target import parse_mesh, parse_sizes, require_file, split_target
 
-    target, mesh, given = program
+    target, mesh, given, numbers = program
     python = split_target(target)
     if python is not None:
         require_file(python[0])
+        if numbers is not None:
+            raise click.UsageError(
+                "--sizes goes with files of exported functions; a function has those of its arguments"
+            )
         if mesh is None:
             raise click.UsageError(f"{target} needs a mesh, such as --mesh data=4,model=2")
         from meshrt.inspect.program import inspect_function  # start-up time, as above
@@ -261,7 +271,8 @@ def _reply(
     if written is not None:
         raise click.UsageError("--args goes with FILE.py:FUNCTION; a module says which arguments it has")
     over = None if mesh is None else parse_mesh(mesh)
-    return inspect_file(target, stage, explain, topology, limits, over, given, whole, rules)
+    sizes = None if numbers is None else parse_sizes(numbers)
+    return inspect_file(target, stage, explain, topology, limits, over, given, whole, rules, sizes)
 
 
 def _earlier(target: str, against: str | None, mesh: str | None, annotations: str | None) -> _Program | None:
@@ -283,9 +294,11 @@ def _compared(earlier: _Program, later: _Program, hook: Hook, topology: str | No
     # Start-up time, as above.
     from meshrt.inspect.compared_programs import side_apart, side_of
     from meshrt.inspect.comparing import compare_sides
+    from meshrt.inspect.target import parse_sizes
 
-    before = side_apart(earlier.target, earlier.mesh or later.mesh, hook, earlier.annotations, limits)
-    after = side_of(later.target, later.mesh, hook, later.annotations, limits)
+    sizes = None if later.numbers is None else parse_sizes(later.numbers)
+    before = side_apart(earlier.target, earlier.mesh or later.mesh, hook, earlier.annotations, limits, sizes)
+    after = side_of(later.target, later.mesh, hook, later.annotations, limits, sizes)
     return compare_sides(before, after, topology, limits)
 
 

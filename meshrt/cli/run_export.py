@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import click
 
-from meshrt.errors import ArgumentValueError
+from meshrt.errors import ArgumentValueError, SavedProgramError
 
 _EPILOG = """\b
 Examples:
@@ -48,7 +50,10 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
         "make it yours (`cp {path} mine.mexp`), or run its program without --with-executable, which compiles it here"
     )
     stored_bytes = read_file(file, copied) if with_executable else file.read_bytes()
-    exported = deserialize(stored_bytes, with_executable=with_executable)
+    try:
+        exported = deserialize(stored_bytes, with_executable=with_executable)
+    except SavedProgramError as e:
+        raise type(e)(f"{file}: {e}") from None
     if with_executable and not exported.executables:
         click.echo(f"{file} has no code, which `meshrt export --with-executable` writes", err=True)
     for stored in exported.executables:
@@ -99,9 +104,11 @@ def _arrays(path: Path | None, names: list[str], avals: Any) -> list[Any]:
     given: dict[str, Any] = {}
     if path is not None:
         try:
+            if not zipfile.is_zipfile(path):
+                raise ValueError("numpy.savez writes an archive, and this is none")
             with np.load(path, allow_pickle=False) as file:
                 given = dict(file)
-        except (ValueError, OSError) as e:
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as e:
             raise ArgumentValueError(f"{path} is no .npz file of arrays: {e}") from None
     if all(key.startswith(_UNNAMED) for key in given):
         given = {n: given[f"{_UNNAMED}{i}"] for i, n in enumerate(names) if f"{_UNNAMED}{i}" in given}

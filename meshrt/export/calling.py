@@ -41,17 +41,17 @@ def call_exported(exported: Record, args: tuple[Any, ...], kwargs: dict[str, Any
     """The results of an exported function, in their structure."""
     leaves, tree = tree_util.tree_flatten(taken_apart((args, kwargs)))
     if not same_structure(tree, exported.in_tree):
-        raise _other_structure(exported, tree)
+        raise _other_structure(exported, leaves, tree)
     return tree_util.tree_unflatten(exported.out_tree, _called(exported, leaves))
 
 
-def _other_structure(exported: Record, tree: Any) -> errors.TreeError:
-    given, wanted = (kept_apart(t, [0] * t.num_leaves) for t in (tree, exported.in_tree))
+def _other_structure(exported: Record, leaves: Sequence[Any], tree: Any) -> errors.TreeError:
+    given, wanted = kept_apart(tree, leaves), kept_apart(exported.in_tree, exported.in_avals)
     lines = []
     for path, one, other, why in tree_util.equality_errors(given, wanted):
         which = "args" if getattr(path[0], "idx", 0) == 0 else "kwargs"
         where = which + tree_util.keystr(path[1:]) if path else "the arguments"
-        lines.append(f"   - {where} is a {one} in the invocation and a {other} when exported, so {why}.")
+        lines.append(f"   - {where} is {one} in the invocation and {other} when exported, so {why}.")
     listed = "\n".join(lines) or f"   - {tree} in the invocation and {exported.in_tree} when exported"
     return errors.TreeError(
         "The invocation args and kwargs must have the same pytree structure as when the function "
@@ -137,8 +137,8 @@ def _check(exported: Record, avals: Sequence[ShapedArray]) -> None:
             )
         if wanted.dtype != given.dtype:
             raise errors.ArgumentValueError(
-                f"Dtype mismatch for {name}: expected {wanted.dtype} and called with {given.dtype}; convert it with "
-                ".astype"
+                f"Dtype mismatch for {name}: expected {wanted.dtype} and called with {given.dtype}; "
+                f"{_remedy(wanted.dtype)}"
             )
         for k, (n, m) in enumerate(zip(wanted.shape, given.shape)):
             if not isinstance(n, DimExpr) and n != m:
@@ -146,6 +146,13 @@ def _check(exported: Record, avals: Sequence[ShapedArray]) -> None:
                     f"Shape mismatch for {name}.shape[{k}] (expected same constant): expected {wanted.shape} and "
                     f"called with {given.shape}"
                 )
+
+
+def _remedy(wanted: Any) -> str:
+    """How an argument gets a type."""
+    if dtypes.canonicalize_dtype(wanted) == wanted:
+        return "convert it with .astype"
+    return "64-bit arrays are made and called with inside of meshrt.enable_x64(True), or with the setting enable_x64"
 
 
 def _infer(*avals: ShapedArray, exported: Record, splits: Splits) -> list[ShapedArray]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from meshrt import errors
 from meshrt.runtime import backend
 
 __all__ = [
-    "DisabledSafetyCheck", "check_custom_calls", "default_export_platform",
+    "DisabledSafetyCheck", "asked_checks", "asked_platforms", "check_custom_calls", "default_export_platform",
     "maximum_supported_calling_convention_version", "minimum_supported_calling_convention_version",
 ]  # fmt: skip
 
@@ -63,7 +64,9 @@ class DisabledSafetyCheck:
 
     @classmethod
     def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
-        """Lets a program hold custom calls of a target that nobody promises to keep."""
+        """Lets a program hold custom calls of a target that nobody promises to keep. ArgumentTypeError for no text."""
+        if not isinstance(target_name, str):
+            raise errors.ArgumentTypeError(f"the target of a custom call is a text. Got {target_name!r}")
         return cls(f"custom_call:{target_name}")
 
     def is_custom_call(self) -> str | None:
@@ -90,6 +93,39 @@ def default_export_platform() -> str:
     'cpu'
     """
     return backend.default_platform()
+
+
+def asked_platforms(platforms: Any) -> tuple[str, ...]:
+    """The platforms that somebody asks for, by their names; none for None.
+
+    Raises:
+      ArgumentTypeError: no names. ArgumentValueError: one twice, or "gpu", which does not say which.
+    """
+    wanted = "platforms are names such as ('cpu', 'cuda')"
+    if platforms is None or isinstance(platforms, str):
+        found: tuple[Any, ...] = (platforms,) if platforms else ()
+    elif isinstance(platforms, Iterable):
+        found = tuple(platforms)
+    else:
+        raise errors.ArgumentTypeError(f"{wanted}. Got {platforms!r}")
+    if not all(isinstance(p, str) and p for p in found):
+        raise errors.ArgumentTypeError(f"{wanted}. Got {platforms!r}")
+    if len(set(found)) != len(found):
+        raise errors.ArgumentValueError(f"platforms must be different. Got {found}")
+    if "gpu" in found:
+        raise errors.ArgumentValueError(f"platforms {found}: 'gpu' is no platform; say which, 'cuda' or 'rocm'")
+    return found
+
+
+def asked_checks(disabled: Any) -> tuple[DisabledSafetyCheck, ...]:
+    """The checks that somebody wants not to be made. ArgumentTypeError for what are none."""
+    found = tuple(disabled) if isinstance(disabled, Iterable) else (None,)
+    if not all(isinstance(c, DisabledSafetyCheck) for c in found):
+        raise errors.ArgumentTypeError(
+            "disabled_checks are DisabledSafetyCheck.platform() and DisabledSafetyCheck.custom_call(target). "
+            f"Got {disabled!r}"
+        )
+    return found
 
 
 def check_custom_calls(targets: Sequence[tuple[str, str]], disabled: Sequence[DisabledSafetyCheck]) -> None:

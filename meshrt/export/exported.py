@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from meshrt import errors
 from meshrt.export.calling import call_exported
 from meshrt.export.executables import Sizes
 from meshrt.export.planning import plan_of
 from meshrt.export.record import Record
-from meshrt.export.repartition import Axes, repartitioned
+from meshrt.export.repartition import Axes, repartitioned, require_mesh
 from meshrt.export.saving import serialize
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 
@@ -71,8 +73,11 @@ class Exported(Record):
           IndivisibleError: a size does not divide into the parts that it would have, as `jit` raises.
           ArgumentValueError: `axes` names an axis that is not there, or one twice.
           UnsupportedError: its module has shardings over several meshes.
+          ArgumentTypeError: no mesh; `axes` that are no dict.
         """
-        return repartitioned(self, mesh, axes)
+        if axes is not None and not isinstance(axes, Mapping):
+            raise errors.ArgumentTypeError(f"axes of over(mesh, axes) is a dict of axes by axes. Got {axes!r}")
+        return repartitioned(self, require_mesh(mesh, "over(mesh)"), axes)
 
     def plan(self, mesh: Mesh | AbstractMesh, **sizes: int) -> CommunicationPlan:
         """What a call on a mesh communicates: every collective with its cause and its bytes. Nothing is compiled.
@@ -93,10 +98,10 @@ class Exported(Record):
 
         Raises:
           ArgumentValueError: a variable without a number, a name of no variable, or numbers that no size allows.
-          ArgumentTypeError: a number that is no int.
+          ArgumentTypeError: a number that is no int; no mesh.
           MeshMismatchError, IndivisibleError, UnsupportedError: another number of devices, where `over` raises it.
         """
-        return plan_of(self, mesh, sizes)
+        return plan_of(self, require_mesh(mesh, "plan(mesh)"), sizes)
 
     def serialize(
         self, vjp_order: int = 0, *, tier: str = "stable", stablehlo_version: str | int | None = None,

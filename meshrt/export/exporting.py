@@ -14,11 +14,14 @@ from meshrt.core.dimensions.expression import is_symbolic_dim, is_symbolic_shape
 from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.core.dimensions.solving import Solution, solve
 from meshrt.core.effects import Effect
+from meshrt.core.references import AbstractRef
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import ShapedArray
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.export.artifact import custom_calls, target_version, write_artifact
 from meshrt.export.checks import (
     DisabledSafetyCheck,
+    asked_checks,
+    asked_platforms,
     check_custom_calls,
     default_export_platform,
     maximum_supported_calling_convention_version,
@@ -75,7 +78,8 @@ def export(
 
     Raises:
       ArgumentValueError: the function is not jitted; symbolic sizes of several scopes; a setting of the calling
-        convention, or a version, that is not supported; custom calls that are not stable.
+        convention, or a version, that is not supported; custom calls that are not stable; a platform twice.
+      ArgumentTypeError: platforms that are no names, checks that are none.
       UnsolvableDimensionError: a variable's value does not follow from the arguments' sizes.
       UnsupportedError: the function calls back into Python, or an operation does not take symbolic sizes.
     """
@@ -83,19 +87,15 @@ def export(
         raise errors.ArgumentValueError(
             f"Function to be exported must be the result of `jit` but is: {fun_jit}. Write export(meshrt.jit(f))"
         )
-    chosen = (platforms,) if isinstance(platforms, str) else tuple(platforms or ())
+    chosen, disabled = asked_platforms(platforms), asked_checks(disabled_checks)
 
     @boundary
     def do_export(*args: Any, **kwargs: Any) -> Exported:
         where = chosen or (default_export_platform(),)
-        if len(set(where)) != len(where):
-            raise errors.ArgumentValueError(f"platforms must be different. Got {where}")
-        if "gpu" in where:
-            raise errors.ArgumentValueError(f"platforms {where}: 'gpu' is no platform; say which, 'cuda' or 'rocm'")
         _check_scopes(fun_jit, args, kwargs)
         traced = fun_jit.trace(*args, **kwargs)
         rules = {p: as_lowering(p, rule) for p, rule in _override_lowering_rules or ()}
-        return _exported(traced, where, tuple(disabled_checks), target_version(stablehlo_version), rules)
+        return _exported(traced, where, disabled, target_version(stablehlo_version), rules)
 
     return do_export
 
@@ -181,6 +181,13 @@ def _refuse_boxes(record: TraceRecord) -> None:
             f"{record.fun_name} takes or closes over a mutable value of type {found[0].short()}, which no exported "
             "function can write to, as it may be called in another process: take and return what it holds"
         )
+    names = argument_names(record.in_tree) if record.in_tree.num_leaves == len(record.in_avals) else []
+    for name, aval in [*zip(names, record.in_avals), *(("a captured array", aval_of(c)) for c in record.closed.consts)]:
+        if isinstance(aval, AbstractRef):
+            raise errors.UnsupportedError(
+                f"{name} of {record.fun_name} is a reference, {aval.short()}, which no exported function can read or "
+                "write, as it may be called in another process: take its value, ref[...], and return the new one"
+            )
 
 
 def _check_donation(request: LoweringRequest, platforms: tuple[str, ...]) -> None:

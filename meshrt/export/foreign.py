@@ -13,13 +13,16 @@ from meshrt.core.types import ShapedArray
 from meshrt.export.artifact import check_artifact, custom_calls, read_artifact, target_version
 from meshrt.export.checks import (
     DisabledSafetyCheck,
+    asked_checks,
+    asked_platforms,
     check_custom_calls,
     default_export_platform,
     maximum_supported_calling_convention_version,
 )
 from meshrt.export.exported import Exported
-from meshrt.lowering.legalize import portable_artifact
+from meshrt.lowering.legalize import operations, portable_artifact
 from meshrt.lowering.types import dtype_of_element
+from meshrt.runtime.jaxlib_api import PyTreeDef
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.sdy import spec_from_sdy_text
@@ -33,6 +36,8 @@ __all__ = ["from_stablehlo"]
 
 # Integers of two bits in attributes: MLIR writes them into artifacts, and ends the process that reads one.
 _UNREADABLE = re.compile(r":\s*u?i2\b")
+# The dialects that portable artifacts hold.
+_WRITTEN = frozenset(["builtin", "chlo", "func", "sdy", "shape", "stablehlo"])
 _SHARDING = "sdy.sharding"
 _GSPMD = "mhlo.sharding"
 
@@ -70,9 +75,10 @@ def from_stablehlo(
 
     Raises:
       SavedProgramError: no module, or one without such a function.
-      TreeError: a structure with another number of leaves.
+      TreeError: a structure with another number of leaves, or one of arguments that is not `(args, kwargs)`.
+      ArgumentTypeError: neither text nor bytes, structures, platforms or checks that are none.
       UnsupportedError: arguments or results that are no arrays of known sizes, several meshes, annotations of GSPMD
-        that are over no mesh.
+        that are over no mesh, operations that are no StableHLO.
       ArgumentValueError: custom calls that nobody promises to keep.
     """
     if not isinstance(module, str | bytes | bytearray | memoryview):
@@ -92,12 +98,20 @@ def from_stablehlo(
     if out_tree is None:
         out_tree = tree_util.tree_structure(0 if len(out_avals) == 1 else (0,) * len(out_avals))
     for what, tree, avals in (("in_tree", in_tree, in_avals), ("out_tree", out_tree, out_avals)):
+        if not isinstance(tree, PyTreeDef):
+            raise errors.ArgumentTypeError(f"{what} is a structure, as tree_structure gives it. Got {tree!r}")
         if tree.num_leaves != len(avals):
             raise errors.TreeError(
                 f"{what} {tree} has {tree.num_leaves} leaves, and the function @{name} has {len(avals)} of "
                 f"{'arguments' if what == 'in_tree' else 'results'}; in_tree is the structure of (args, kwargs)"
             )
-    check_custom_calls(custom_calls(read), disabled_checks)
+    if not _takes_calls(in_tree):
+        raise errors.TreeError(
+            f"in_tree {in_tree} is not the structure of (args, kwargs), a tuple and a dict: for one argument x give "
+            "tree_structure(((x,), {}))"
+        )
+    disabled, where = asked_checks(disabled_checks), asked_platforms(platforms)
+    check_custom_calls(custom_calls(read), disabled)
     meshes = _meshes(read)
     mesh = next((m for m in meshes.values() if m.size > 1), None)
     version = target_version("current")
@@ -110,10 +124,10 @@ def from_stablehlo(
         in_shardings=_shardings(main, "arg_attrs", len(in_avals), meshes),
         out_shardings=_shardings(main, "res_attrs", len(out_avals), meshes),
         nr_devices=1 if mesh is None else mesh.size,
-        platforms=(default_export_platform(),) if platforms is None else tuple(platforms),
+        platforms=where or (default_export_platform(),),
         ordered_effects=(),
         unordered_effects=(),
-        disabled_safety_checks=tuple(disabled_checks),
+        disabled_safety_checks=disabled,
         mlir_module_serialized=_written(read, version),
         calling_convention_version=maximum_supported_calling_convention_version,
         module_kept_var_idx=tuple(range(count)),
@@ -121,6 +135,13 @@ def from_stablehlo(
         stablehlo_version=version,
         mesh=mesh,
     )
+
+
+def _takes_calls(tree: PyTreeDef) -> bool:
+    """Whether it is the structure of positional and keyword arguments."""
+    found, children = tree.node_data(), tree.children()
+    kinds = [c.node_data() for c in children]
+    return found is not None and found[0] is tuple and [k and k[0] for k in kinds] == [tuple, dict]
 
 
 def _with_shardy(module: ir.Module) -> ir.Module:
@@ -197,6 +218,12 @@ def _written(module: ir.Module, version: str) -> bytes:
     try:
         found = portable_artifact(module, version)
     except errors.CompileError as e:
+        other = next((op for op in operations(module) if op.name.partition(".")[0] not in _WRITTEN), None)
+        if other is not None:
+            raise errors.UnsupportedError(
+                f"the module holds {other.name} at {other.location}, and no form is promised for operations other than "
+                f"those of {', '.join(sorted(_WRITTEN))}: let who wrote it lower it to StableHLO"
+            ) from None
         raise errors.SavedProgramError(f"the module cannot be written as StableHLO {version}: {e}") from None
     if _UNREADABLE.search(str(module)):
         check_artifact(found)

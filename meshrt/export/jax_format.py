@@ -30,7 +30,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 from meshrt.xla.jaxlib_api import treedef_of_node
 
-__all__ = ["from_jax", "module_of_jax", "to_jax"]
+__all__ = ["flat_from_jax", "from_jax", "module_of_jax", "to_jax"]
 
 _DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -64,8 +64,20 @@ def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> 
     >>> export.from_jax(blob, trusted=True).call(np.float32(0))
     Array(1., dtype=float32)
     """
+    return _root(blob, trusted, False)
+
+
+def flat_from_jax(blob: bytes | bytearray | memoryview) -> Exported:
+    """What JAX wrote, to be looked at: without structures of arguments and results, for which classes would have to be
+    registered, without effects and derivatives. It is read in this process. Errors as `from_jax`."""
+    return _root(blob, True, True)
+
+
+def _root(blob: bytes | bytearray | memoryview, trusted: bool, is_flat: bool) -> Exported:
+    if not isinstance(blob, bytes | bytearray | memoryview):
+        raise errors.ArgumentTypeError(f"an exported function is read from bytes. Got {type(blob).__name__}")
     try:
-        return _exported(Reader.root(memoryview(blob).cast("B")), trusted)
+        return _exported(Reader.root(memoryview(blob).cast("B")), trusted, is_flat)
     except (errors.SavedProgramError, errors.UnsupportedError, errors.TreeError):
         raise
     except (errors.MeshrtError, KeyError, IndexError, ValueError, TypeError, OverflowError, RecursionError) as e:
@@ -86,7 +98,7 @@ def module_of_jax(blob: bytes | bytearray | memoryview) -> bytes:
     return module
 
 
-def _exported(table: Reader, trusted: bool) -> Exported:
+def _exported(table: Reader, trusted: bool, is_flat: bool = False) -> Exported:
     scope = SymbolicScope()
     avals = [_aval(t, scope) for t in table.tables(19)]
     meshes = [_mesh(t) for t in table.tables(20)]
@@ -96,17 +108,19 @@ def _exported(table: Reader, trusted: bool) -> Exported:
         in_avals, out_avals = (tuple(_aval(t, scope) for t in table.tables(k)) for k in (3, 5))
     ins, outs = (tuple(None if i == 0 else shardings[i - 1] for i in table.numbers(k, "<I")) for k in (24, 25))
     ins, outs = ins or (None,) * len(in_avals), outs or (None,) * len(out_avals)
-    effects = [t.text(0) for t in (*table.tables(10), *table.tables(11))]
-    if table.tables(10) or set(effects) - {_FOREIGN}:
-        raise errors.UnsupportedError(f"the function has effects, which meshrt knows nothing of: {', '.join(effects)}")
+    effects = [] if is_flat else _effects(table)
     devices = table.number(18, "<I") or table.number(6, "<h")
     mesh = next((m for m in meshes if m.size == devices), None)
-    if devices > 1 and mesh is None:
+    if devices > 1 and mesh is None and not is_flat:
         raise errors.UnsupportedError(
             f"the function is for {devices} devices and names no mesh; export it with NamedShardings and a new JAX"
         )
-    derivative = table.table(17)
-    in_tree, out_tree = (_tree(table.table(k)) for k in (2, 4))
+    derivative = None if is_flat else table.table(17)
+    if is_flat:
+        in_tree = tree_util.tree_structure(((0,) * len(in_avals), {}))
+        out_tree = tree_util.tree_structure((0,) * len(out_avals))
+    else:
+        in_tree, out_tree = (_tree(table.table(k)) for k in (2, 4))
     kept = tuple(table.numbers(15, "<H"))
     if (
         in_tree.num_leaves != len(in_avals)
@@ -135,6 +149,14 @@ def _exported(table: Reader, trusted: bool) -> Exported:
         _get_vjp=None if derivative is None else lambda primal: _exported(derivative, trusted),
         _is_trusted=trusted,
     )
+
+
+def _effects(table: Reader) -> list[str]:
+    """The names of effects. UnsupportedError for those of callbacks."""
+    effects = [t.text(0) for t in (*table.tables(10), *table.tables(11))]
+    if table.tables(10) or set(effects) - {_FOREIGN}:
+        raise errors.UnsupportedError(f"the function has effects, which meshrt knows nothing of: {', '.join(effects)}")
+    return effects
 
 
 def _aval(table: Reader, scope: SymbolicScope) -> ShapedArray:
@@ -204,6 +226,8 @@ def to_jax(exported: Record, vjp_order: int = 0) -> bytearray:
     >>> isinstance(export.to_jax(made), bytes | bytearray)
     True
     """
+    if not isinstance(exported, Record):
+        raise errors.ArgumentTypeError(f"to_jax writes what export.export makes. Got {type(exported).__name__}")
     return write(_table(exported, vjp_order))
 
 

@@ -20,7 +20,7 @@ from meshrt.sharding.as_data import mesh_from_data, sharding_from_data
 from meshrt.sharding.named import NamedSharding
 from meshrt.xla import jaxlib_api
 
-__all__ = ["deserialize"]
+__all__ = ["deserialize", "flat"]
 
 _MAX_DERIVATIVES = 32
 # What descriptions that make no sense raise where they are read.
@@ -56,9 +56,18 @@ def deserialize(blob: bytes | bytearray | memoryview, *, with_executable: bool =
     return found
 
 
-def _read(sections: Mapping[str, memoryview], depth: int) -> Exported:
+def flat(blob: bytes) -> Exported:
+    """The exported function of a file, to be looked at: without structures of arguments and results, for which classes
+    would have to be registered, and without derivatives. Errors as `deserialize`."""
+    return _read({name: data for name, data in unpack(blob).items() if name != "vjp"}, 0, is_flat=True)
+
+
+def _read(sections: Mapping[str, memoryview], depth: int, is_flat: bool = False) -> Exported:
     manifest, trees, types, shard = (json_of(sections, name) for name in ("manifest", "trees", "types", "shard"))
     try:
+        if is_flat:
+            args, results = (["*"] * len(types[k]) for k in ("arguments", "results"))
+            trees = {"arguments": {"tuple": [{"tuple": args}, {"dict": [], "of": []}]}, "results": {"tuple": results}}
         made = _exported(manifest, trees, types, shard, sections, depth)
     except (errors.SavedProgramError, errors.TreeError, errors.UnsupportedError):
         raise
@@ -123,6 +132,7 @@ def _exported(
         uses_global_constants=bool(manifest["global constants"]),
         stablehlo_version=str(manifest["stablehlo"]),
         mesh=mesh,
+        is_repartitioned=bool(manifest.get("repartitioned", False)),
         executables=_executables(sections),
         _get_vjp=None if derivative is None else lambda primal: derivative,
     )

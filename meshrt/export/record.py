@@ -98,6 +98,7 @@ class Record:
 
         Raises:
           MeshMismatchError: the sizes differ.
+          ArgumentTypeError: no mesh.
         """
         return tuple(self._over(s, mesh) for s in self.in_shardings)
 
@@ -106,6 +107,8 @@ class Record:
         return tuple(self._over(s, mesh) for s in self.out_shardings)
 
     def _over(self, sharding: NamedSharding | None, mesh: BaseMesh) -> NamedSharding | None:
+        if not isinstance(mesh, BaseMesh):
+            raise errors.ArgumentTypeError(f"shardings are over a Mesh or an AbstractMesh. Got {mesh!r}")
         if sharding is None:
             return None
         own = sharding.mesh
@@ -138,7 +141,7 @@ class Record:
         if self._get_vjp is None:
             raise errors.ArgumentValueError(
                 f"No VJP is available for {self.fun_name}: serialize it with vjp_order=1, or as many derivatives as "
-                "are taken"
+                "are taken (modules of others, from_stablehlo, have none)"
             )
         return self._derivative
 

@@ -29,7 +29,7 @@ from meshrt.sharding.spec import UNCONSTRAINED, axes_of
 from propagation.ops import COMMUNICATING, having
 from propagation.sdy_text import axes_in, mesh_text, read_mesh
 
-__all__ = ["Axes", "check_boundary", "over_mesh", "repartitioned"]
+__all__ = ["Axes", "check_boundary", "over_mesh", "repartitioned", "require_mesh"]
 
 R = TypeVar("R", bound=Record)
 
@@ -53,6 +53,15 @@ def over_mesh(exported: R, mesh: Mesh | AbstractMesh | None) -> R:
     """
     count = 1 if mesh is None else _devices(mesh)
     return exported if exported.nr_devices in (1, count) else repartitioned(exported, mesh)
+
+
+def require_mesh(mesh: Any, where: str) -> AbstractMesh:
+    """The axes of a mesh. ArgumentTypeError for what is none, given to the method `where`."""
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise errors.ArgumentTypeError(
+            f"{where} takes a Mesh or an AbstractMesh, such as AbstractMesh((4,), ('data',)). Got {mesh!r}"
+        )
+    return mesh.abstract_mesh
 
 
 def _devices(mesh: Mesh | AbstractMesh) -> int:
@@ -83,6 +92,8 @@ def repartitioned(exported: R, mesh: Mesh | AbstractMesh | None, axes: Axes | No
 def _made(exported: R, mesh: AbstractMesh, axes: Axes | None) -> R:
     assert exported.mesh is not None
     sizes = _Sizes.of(exported, exported.mesh, mesh, axes)
+    if tuple(sizes.named.items()) == exported.mesh.shape_tuple:
+        return exported
     ins, outs = (tuple(map(sizes.sharding, s)) for s in (exported.in_shardings, exported.out_shardings))
     module = read_artifact(exported.mlir_module_serialized, trusted=exported._is_trusted)
     _resize(module, sizes)
@@ -168,10 +179,14 @@ class _Sizes:
     def refused(self, why: str) -> errors.MeshMismatchError:
         """What is raised where the module cannot mean the same over these sizes."""
         count = self.own.size
+        if self.devices == count:
+            there = ", ".join(f"{name!r}: {size}" for name, size in self.named.items())
+            said = f"over {self.own} and is asked for over axes ({there})"
+        else:
+            said = f"for {count} devices and is called in a context with {self.devices} devices"
         return errors.MeshMismatchError(
-            f"Function {self.exported.fun_name} was exported for {count} devices and is called in a context with "
-            f"{self.devices} devices, which is not allowed as {why}. Place its arguments on a mesh of {count} devices, "
-            "with exported.in_shardings_jax(mesh), or export it for this mesh"
+            f"Function {self.exported.fun_name} was exported {said}, which is not allowed as {why}. Place its "
+            f"arguments on a mesh of {count} devices, with exported.in_shardings_jax(mesh), or export it for this mesh"
         )
 
 

@@ -67,6 +67,7 @@ def _manifest(exported: Record, tier: str, version: str) -> dict[str, Any]:
         "calling convention": exported.calling_convention_version,
         "kept": list(exported.module_kept_var_idx),
         "global constants": exported.uses_global_constants,
+        **({"repartitioned": True} if exported.is_repartitioned else {}),
         "tier": tier,
         "stablehlo": version,
         "meshrt": __version__,

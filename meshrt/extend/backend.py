@@ -89,6 +89,7 @@ def register_plugin(
 
     Raises:
       ArgumentValueError: a platform of meshrt's own, or of another plugin; neither or both of the two.
+      ArgumentTypeError: a name that is no text, options that are no dict.
     """
     _backend.register_plugin(name, library_path, options, client=client, priority=priority)
 

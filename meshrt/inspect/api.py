@@ -15,7 +15,9 @@ from collectives.findings import human
 from collectives.kinds import kinds
 from collectives.topology import load
 from meshrt.errors import InspectError, did_you_mean
+from meshrt.inspect.child_options import partitioning_of
 from meshrt.inspect.containers import module_in
+from meshrt.inspect.exported import platform_of
 from meshrt.inspect.foreign import partition_foreign, propagate_foreign
 from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.lint import Subject, subject_of_module, subject_of_stage
@@ -111,7 +113,7 @@ def report(
     machine = None if topology is None else load(topology)
     options = {} if machine is None else {"topology": machine}
     subject: Callable[[], Subject]
-    program = _opened(program, name)
+    program, platform = _opened(program, name)
     if isinstance(program, Lowered):
         program = program.propagate()
     if isinstance(program, Propagated):
@@ -127,12 +129,13 @@ def report(
         rows = partial(program_row, propagated, *names)
     elif isinstance(program, str | bytes) or hasattr(program, "operation"):
         propagated = propagate_foreign(program)
-        partitioned = partition_foreign(propagated, machine)
+        how = partitioning_of({"platform": platform}, machine)
+        partitioned = partition_foreign(propagated, machine, **how)
         names = argument_names(propagated), output_names(propagated)
         decided = partitioned.decided(propagated)
         made = report_of(name, decided, partitioned, *names)
         rows = partial(program_row, decided, *names, partial(_own_text, name, program), name)
-        subject = lambda: subject_of_module(program, partitioned, machine)
+        subject = lambda: subject_of_module(program, partitioned, machine, how=how)
     else:
         raise InspectError(
             "report takes a stage such as f.lower(...), an exported function, or a StableHLO module, got "
@@ -145,21 +148,22 @@ def report(
     return shown
 
 
-def _opened(program: Any, name: str) -> Any:
-    """The module in what has one: an exported function, bytes of one, what JAX lowered; else `program` itself."""
+def _opened(program: Any, name: str) -> tuple[Any, str]:
+    """The module in what has one: an exported function, bytes of one, what JAX lowered; else `program` itself. Of
+    exported functions the platform, too."""
     if isinstance(serialized := getattr(program, "mlir_module_serialized", None), bytes):
-        return serialized
+        return serialized, platform_of(program)
     if isinstance(program, bytes | bytearray | memoryview):
         data = bytes(program)
         exported = module_in(data, name)
-        return data if exported is None else exported
+        return (data, "") if exported is None else (exported, platform_of(data))
     if isinstance(program, str) and split_target(program) is not None:
         raise InspectError(f"report takes a program, not where it is: `meshrt inspect {program}` reads it")
     if hasattr(program, "jaxpr") and hasattr(program, "lower"):  # what was traced, by us or by JAX
         program = program.lower()
     if not isinstance(program, Lowered) and hasattr(program, "compiler_ir"):
-        return program.compiler_ir("stablehlo")
-    return program
+        return program.compiler_ir("stablehlo"), ""
+    return program, ""
 
 
 def _own_text(name: str, module: Any, path: str) -> str | None:

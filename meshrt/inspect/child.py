@@ -10,7 +10,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ import propagation
 from collectives.errors import CollectivesError
 from collectives.topology import load
 from meshrt.errors import MeshrtError
-from meshrt.inspect.child_options import annotating_of, module_text
+from meshrt.inspect.child_options import annotating_of, module_text, partitioning_of
 from meshrt.inspect.comparing import compared
 from meshrt.inspect.foreign import partition_foreign, propagate_foreign
 from meshrt.inspect.indivisible_annotations import replicas_finding, undivided_annotations
@@ -34,13 +34,13 @@ from propagation.errors import PropagationError
 from propagation.overrides import overridden
 
 
-def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
+def answer(options: Mapping[str, Any], data: bytes, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
     """What the options ask for: {"report": ...} of the module, {"text": ...} of the stage that they name, or
     {"comparison": ...} of two modules. `read` gives the text of a source file; by default there is that of the module
     only, which may name any file at all."""
     if "sides" in options:
         return compared(options, data)
-    module = module_text(data)
+    module, options = module_text(data, options)
     annotate = annotating_of(module, options)
     if options["stage"] == "lowered":
         return {"text": _lowered(module, options["file"], annotate).operation.get_asm(enable_debug_info=False)}
@@ -49,7 +49,8 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
         return {"text": propagated.as_text()}
     names = argument_names(propagated), output_names(propagated)
     topology = load(options["topology"]) if options["topology"] else None
-    partitioned = partition_foreign(propagated, topology)
+    how = partitioning_of(options, topology)
+    partitioned = partition_foreign(propagated, topology, **how)
     decided = partitioned.decided(propagated)
     explanations = explained(partitioned, decided, options["explain"], *names)
     if options["stage"] == "partitioned":
@@ -62,7 +63,13 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
         report = replace(report, program=program_row(decided, *names, read or own, name))
     if options.get("lint") is not None:
         subject = subject_of_module(
-            module, partitioned, topology, given=annotate, file=options["file"], place=lambda where: place(where, name)
+            module,
+            partitioned,
+            topology,
+            given=annotate,
+            file=options["file"],
+            place=lambda where: place(where, name),
+            how=how,
         )
         report = replace(report, lint=lint(subject, options["lint"]))
     return {"report": report.as_json()}

@@ -27,7 +27,8 @@ __all__ = ["Side", "is_report", "side_apart", "side_of"]
 @dataclass(frozen=True, slots=True)
 class Side:
     """A module, the file that it is the text of, the names of its arguments and results if they are known better than
-    it says them, and the mesh and annotations that are still to be laid over it."""
+    it says them, and the mesh and annotations that are still to be laid over it; `is_exported`: it is the file of an
+    exported function, with numbers for its symbolic `sizes`."""
 
     name: str
     module: bytes
@@ -35,6 +36,8 @@ class Side:
     names: tuple[list[str], list[str]] | None = None
     mesh: Mapping[str, int] | None = None
     annotations: Annotations | None = None
+    is_exported: bool = False
+    sizes: Mapping[str, int] | None = None
 
     def as_options(self) -> dict[str, Any]:
         """What the child is told beside the module itself."""
@@ -42,6 +45,7 @@ class Side:
         return {
             "name": self.name, "bytes": len(self.module), "file": self.file, "names": self.names,
             "mesh": None if self.mesh is None else dict(self.mesh), "annotations": given,
+            "is_exported": self.is_exported, "sizes": None if self.sizes is None else dict(self.sizes),
         }  # fmt: skip
 
 
@@ -53,7 +57,10 @@ def is_report(path: str) -> bool:
         return is_json(file.read(64))
 
 
-def side_of(target: str, mesh: str | None, hook: Hook, annotations: Annotations | None, limits: Limits) -> Side:
+def side_of(
+    target: str, mesh: str | None, hook: Hook, annotations: Annotations | None, limits: Limits,
+    sizes: Mapping[str, int] | None = None,
+) -> Side:  # fmt: skip
     """A function, lowered in this process, or a file. InspectError for what is neither."""
     python = split_target(target)
     if python is None:
@@ -63,7 +70,9 @@ def side_of(target: str, mesh: str | None, hook: Hook, annotations: Annotations 
         exported = module_in(data, target)
         file = None if exported is not None or target == "-" else target
         over = None if mesh is None else parse_mesh(mesh)
-        return Side(target, data if exported is None else exported, file, None, over, annotations)
+        if sizes and exported is None:
+            raise InspectError(f"{target}: is no exported function, whose symbolic sizes --sizes are numbers for")
+        return Side(target, data, file, None, over, annotations, exported is not None, sizes)
     if mesh is None:
         raise InspectError(f"{target} needs a mesh, such as --mesh data=4,model=2 or --against-mesh data=4,model=2")
     name = f"{python[0]}:{python[1]}"
@@ -73,10 +82,13 @@ def side_of(target: str, mesh: str | None, hook: Hook, annotations: Annotations 
     return Side(name, lowered.module.text.encode(), names=names_of(lowered))
 
 
-def side_apart(target: str, mesh: str | None, hook: Hook, annotations: Annotations | None, limits: Limits) -> Side:
+def side_apart(
+    target: str, mesh: str | None, hook: Hook, annotations: Annotations | None, limits: Limits,
+    sizes: Mapping[str, int] | None = None,
+) -> Side:  # fmt: skip
     """The same, a function in a process of its own."""
     if split_target(target) is None or mesh is None:
-        return side_of(target, mesh, hook, annotations, limits)
+        return side_of(target, mesh, hook, annotations, limits, sizes)
     asked = [
         target,
         mesh,

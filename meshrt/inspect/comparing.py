@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +12,7 @@ from collectives.topology import load
 from meshrt.errors import MeshrtError
 from meshrt.inspect.causes import with_causes
 from meshrt.inspect.changes import Comparison, compare
-from meshrt.inspect.child_options import annotating_of, module_text
+from meshrt.inspect.child_options import annotating_of, module_text, partitioning_of
 from meshrt.inspect.compared_programs import Side
 from meshrt.inspect.guard import Limits, ask_child
 from meshrt.inspect.lint.subject import Subject, subject_of_module
@@ -31,7 +32,7 @@ def compare_sides(before: Side, after: Side, topology: str | None, limits: Limit
     return Comparison.from_json(relative(reply["comparison"]))
 
 
-def compared(options: dict[str, Any], data: bytes) -> dict[str, Any]:
+def compared(options: Mapping[str, Any], data: bytes) -> dict[str, Any]:
     """{"comparison": ...} of the two modules that `data` holds, one behind the other; or {"error": ..., "of": ...}
     where one cannot be used."""
     topology = load(options["topology"]) if options["topology"] else None
@@ -47,11 +48,11 @@ def compared(options: dict[str, Any], data: bytes) -> dict[str, Any]:
     return {"comparison": asdict(with_causes(comparison, before, after))}
 
 
-def _subject(side: dict[str, Any], data: bytes, topology: Any) -> Subject:
-    module, name = module_text(data), side["name"]
+def _subject(side: Mapping[str, Any], data: bytes, topology: Any) -> Subject:
+    (module, side), name = module_text(data, side), side["name"]
     return subject_of_module(
         module, None, topology, given=annotating_of(module, side), file=side["file"], names=side["names"],
-        place=lambda where: place(where, name),
+        place=lambda where: place(where, name), how=partitioning_of(side, topology),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,23 +43,27 @@ def inspect_file(
     annotations: Annotations | None = None,
     with_program: bool = False,
     rules: Sequence[str] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """{"report": Report.as_json()} of a StableHLO file, or {"text": ...} of a stage of it. A `path` of "-" is
-    standard input. `mesh` is for a module that names none, `annotations` for its arguments, `with_program` asks for all
-    operations, `rules` are those of lint that are wanted.
+    standard input. `mesh` is for a module that names none or one of other sizes, `annotations` for its arguments,
+    `with_program` asks for all operations, `rules` are those of lint that are wanted, `sizes` numbers for symbolic
+    sizes of an exported function.
 
     Raises `InspectError` for anything that cannot be read or partitioned within the limits.
     """
     limits = Limits() if limits is None else limits
     data, path_of_text = read_file(path, limits), None if path == "-" else path
     exported = module_in(data, path)
-    if exported is not None:
-        data, path_of_text = exported, None
+    if sizes and exported is None:
+        raise InspectError(f"{path}: is no exported function, whose symbolic sizes --sizes are numbers for")
+    if exported is not None:  # all of it is read in the child: it may be partitioned again
+        path_of_text = None
     options = {
         "name": path, "stage": stage, "explain": explain, "topology": topology, "file": path_of_text,
         "memory_bytes": limits.memory_bytes, "seconds": limits.seconds, "mesh": mesh,
         "annotations": None if annotations is None else asdict(annotations), "with_program": with_program,
-        "lint": rules,
+        "lint": rules, "is_exported": exported is not None, "sizes": sizes,
     }  # fmt: skip
     reply = ask_child(path, "meshrt.inspect.child", json.dumps(options).encode() + b"\n" + data, limits)
     return reply if stage is not None else relative(reply)

@@ -7,6 +7,7 @@ NAME.toml in the folder of the setting `backend_configs`. Plugins that no row kn
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -250,6 +251,11 @@ def _row(platform: str, said: tuple[tuple[str, str], ...], configs: str | None) 
         path = folder / f"{platform}.toml"
         if path.is_file():
             row = replace(row, **_read(path))
+            if _number(row.oldest) > _number(row.newest_version):
+                raise errors.ConfigError(
+                    f"{path}: the oldest version of StableHLO that the compiler for {platform} reads, {row.oldest}, is "
+                    f"above the newest, {row.newest_version}"
+                )
     return row
 
 
@@ -266,6 +272,14 @@ def _folders() -> list[Path]:
     return [*folders, *([Path(named)] if named is not None else [])]
 
 
+_VERSION = r"\d{1,9}\.\d{1,9}\.\d{1,9}"
+_DTYPE = r"(?:u?i\d+|bf16|tf32|f\d+\w*|complex<f\d+>)"
+# What the entries of a list look like. (Texts: `re` compiles them when files are read, and keeps them.)
+_ENTRIES = {
+    "not_operations": rf"[a-z_]\w*\.[\w.]+(?: of(?: {_DTYPE})+)?",
+    "wider": rf"[a-z_]\w*\.[\w.]+ of(?: {_DTYPE})+",
+    "not_dtypes": _DTYPE,
+}
 _KINDS = {f.name: f.type for f in fields(BackendCapabilities) if f.name != "name"}
 
 
@@ -284,11 +298,17 @@ def _value(path: Path, name: str, value: Any) -> Any:
     if kind == "bool" and isinstance(value, bool):
         return value
     if kind == "str" and isinstance(value, str):
-        if value != "current":
-            _number(value)
+        if value != "current" and not re.fullmatch(_VERSION, value):
+            raise errors.ConfigError(f"{path}: {name} = {value!r} is no version of StableHLO; write it as '1.9.0'")
         return value
     if kind.startswith("tuple") and isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return tuple(value)
+        wrong = next((v for v in value if not re.fullmatch(_ENTRIES.get(name, "(?s:.*)"), v)), None)
+        if wrong is None:
+            return tuple(value)
+        raise errors.ConfigError(
+            f"{path}: {wrong!r} in {name} names nothing: operations stand with their dialect, 'stablehlo.sine', or "
+            "with element types, 'stablehlo.sine of f16', and these in MLIR's words, 'f16', 'complex<f32>'"
+        )
     if kind.startswith("Mapping") and isinstance(value, dict):
         return {str(k): str(v) for k, v in value.items()}
     raise errors.ConfigError(

@@ -21,20 +21,26 @@ if TYPE_CHECKING:
     from meshrt.pipeline.ahead import TopologyCompiled
     from meshrt.pipeline.compiled import Compiled
 
-__all__ = ["Partitioned", "options_for", "partition"]
+__all__ = ["Partitioned", "options_for", "partition", "platform_options"]
 
 
 def options_for(lowered: Lowered, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of `collectives.partition`, with what the program's own types, shardings and platform ask for."""
-    options = {"compiler": _compiler_of(lowered.request.platform), **options}
+    options = platform_options(lowered.request.platform, options)
     if lowered.request.uneven:
         options = {**options, "uneven_boundary": True}
     asked = any(s is not None and s.spec.unreduced for s in lowered.request.out_shardings)
     if asked or any(unreduced_of(a) for a in lowered.record.closed.out_avals):  # types say so: callers know of it
         options = {**options, "unreduced_results": True}
-    if lowered.request.platform == "cpu" and options.get("topology") is None:  # whose virtual devices share cores
+    return options
+
+
+def platform_options(platform: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options, with those that programs for a platform have by default."""
+    options = {"compiler": _compiler_of(platform), **options}
+    if platform == "cpu" and options.get("topology") is None:  # whose virtual devices share cores
         options = {"repeat": False, **options}
-    if lowered.request.platform == "cpu":
+    if platform == "cpu":
         options = {"kernel_library": asked_ynnpack(), **options}
     return options
 

@@ -178,6 +178,12 @@ def register_plugin(
     priority: int = 400,
 ) -> None:
     """See `meshrt.extend.backend.register_plugin`."""
+    if not isinstance(name, str):
+        raise errors.ArgumentTypeError(f"a plugin has the name of its platform, such as 'npu'. Got {name!r}")
+    if options is not None and not isinstance(options, Mapping):
+        raise errors.ArgumentTypeError(
+            f"options of the plugin {name!r} are a dict of names and values. Got {options!r}"
+        )
     name = known_as(name)
     if name in _STARTERS or not name:
         raise errors.ArgumentValueError(

@@ -37,9 +37,11 @@ def left_to_ynnpack(module: str | bytes, num_devices: int) -> str:
     takes more of their time.
 
     Reductions are handed over on request only, by "all": with what is computed before them, YNNPACK gets them wrong
-    where `maximum`, `minimum` or `clamp` meets NaN (it is lost), and where floats become 8-bit integers (they wrap
-    around; jaxlib 0.10.2). That has a price: code of XLA's own for reductions is a third of what a transformer's train
-    step takes to compile.
+    where `maximum`, `minimum` or `clamp` meets NaN (it is lost), where floats become 8-bit integers (they wrap around),
+    and where a product by a constant is rounded to bfloat16 before `exp`, `log`, `logistic` or `erf` (the constant
+    counts twice, so that sums of `exp2` are infinite; jaxlib 0.10.2). Sums alone, of which it gets none wrong, take as
+    much of the cores' time with it (0.75 to 1.1, bfloat16, half a million to 16 million elements). That has a price:
+    code of XLA's own for reductions is a third of what a transformer's train step takes to compile.
     """
     asked = asked_ynnpack()
     if asked != "narrow":

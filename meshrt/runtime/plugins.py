@@ -53,7 +53,13 @@ class Plugin:
     def start(self, distributed: Any = None) -> Any:
         """A client. BackendError if the shared object is not there; XlaError as it says."""
         if self.client is not None:
-            return self.client(self.options)
+            made = self.client(self.options)
+            if not hasattr(made, "devices"):
+                raise errors.BackendError(
+                    f"the function that makes the client of the platform {self.name!r} gave {made!r}, which has no "
+                    "devices; let it return a client of jaxlib's"
+                )
+            return made
         library = self.library or ""
         if not os.path.isfile(library):
             raise errors.BackendError(

@@ -36,11 +36,14 @@ def symbolic_shape(
 
     Raises:
       ArgumentValueError: a text that is no shape or does not agree with `like`; `scope` and `constraints` together.
+      ArgumentTypeError: a `scope` that is none.
     """
     if shape_spec is not None and not isinstance(shape_spec, str):
         raise errors.ArgumentValueError(
             f"polymorphic shape spec should be None or a string. Found {shape_spec!r}; write it as text: '(a, 2*b)'"
         )
+    if scope is not None and not isinstance(scope, SymbolicScope):
+        raise errors.ArgumentTypeError(f"scope is a SymbolicScope, as SymbolicScope([...]) makes one. Got {scope!r}")
     if scope is None:
         scope = SymbolicScope(constraints)
     elif constraints:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import propagation
@@ -189,17 +190,19 @@ def subject_of_module(
     file: str | None = None,
     names: tuple[Sequence[str], Sequence[str]] | None = None,
     place: Callable[[str | None], str | None] = lambda where: where,
+    how: Mapping[str, Any] = MappingProxyType({}),
 ) -> Subject:
     """That of a module as text, bytecode or `ir.Module`; `given` is what `propagation.run` takes as `annotate`,
-    `names` are those of arguments and results if they are known better than it says them."""
+    `names` are those of arguments and results if they are known better than it says them, `how` are options that it is
+    partitioned with."""
 
     if base is None:
-        base = partition_foreign(propagate_foreign(module, given, file), topology)
+        base = partition_foreign(propagate_foreign(module, given, file), topology, **how)
     assert base.propagated is not None, "programs are partitioned from what was propagated"
     reading = Reading.of(base.propagated)
 
     def make(edit: Edit | None) -> PartitionedProgram:
-        return partition_foreign(reading.run(module, edit, file=file), topology)
+        return partition_foreign(reading.run(module, edit, file=file), topology, **how)
 
     if names is None:
         names = argument_names(base.propagated), output_names(base.propagated)

@@ -433,3 +433,50 @@ def test_004_14_no_xla_computation():
 def test_a_gpu_has_a_maker():
     with pytest.raises(errors.ArgumentValueError, match="'gpu' is no platform; say which, 'cuda' or 'rocm'"):
         export.export(meshrt.jit(jnp.sin), platforms=["gpu"])(X)
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda e: e.over(4), "over(mesh) takes a Mesh or an AbstractMesh"),
+        (lambda e: e.plan((4, 2)), "plan(mesh) takes a Mesh or an AbstractMesh"),
+        (lambda e: e.in_shardings_jax({"x": 4}), "shardings are over a Mesh"),
+        (lambda e: e.over(AbstractMesh((2,), ("x",)), [("x", "x")]), "axes of over(mesh, axes) is a dict"),
+        (lambda e: export.export(meshrt.jit(jnp.sin), platforms=3), "platforms are names"),
+        (lambda e: export.export(meshrt.jit(jnp.sin), platforms=["cpu", 3]), "platforms are names"),
+        (lambda e: export.export(meshrt.jit(jnp.sin), disabled_checks=["platform"]), "disabled_checks are"),
+        (lambda e: export.DisabledSafetyCheck.custom_call(3), "the target of a custom call is a text"),
+        (lambda e: export.symbolic_shape("a", scope=3), "scope is a SymbolicScope"),
+        (lambda e: export.to_jax(3), "to_jax writes what export.export makes"),
+        (lambda e: export.from_jax("text"), "is read from bytes. Got str"),
+        (lambda e: export.from_stablehlo(e.mlir_module(), in_tree="text"), "in_tree is a structure"),
+        (lambda e: export.from_stablehlo(e.mlir_module(), platforms=3), "platforms are names"),
+    ],
+)
+def test_arguments_of_other_kinds_are_named(use, said):
+    exported = export.export(meshrt.jit(jnp.sin))(X)
+    with pytest.raises(errors.ArgumentTypeError, match=re.escape(said)):
+        use(exported)
+
+
+def test_structures_of_others_calls_are_those_of_calls():
+    text = export.export(meshrt.jit(jnp.sin))(X).mlir_module()
+    with pytest.raises(errors.TreeError, match=re.escape("tree_structure(((x,), {}))")):
+        export.from_stablehlo(text, in_tree=meshrt.tree_util.tree_structure([0]))
+    with pytest.raises(errors.ArgumentValueError, match="modules of others, from_stablehlo, have none"):
+        meshrt.grad(lambda x: export.from_stablehlo(text).call(x).sum())(X)
+    other = text.replace("stablehlo.sine %arg0", "math.sin %arg0")
+    with pytest.raises(errors.UnsupportedError, match=r"holds math\.sin at .*lower it to StableHLO"):
+        export.from_stablehlo(other)
+
+
+def test_other_structures_of_arguments_in_jaxs_words():
+    ours = export.export(meshrt.jit(lambda x, y: x))(X, {"a": X})
+    theirs = jax.export.export(jax.jit(lambda x, y: x))(X, {"a": X})
+    for args in (([X], {"a": X}), (X, {"b": X}), (X, (X, X)), (X,)):
+        said = []
+        for exported, error in ((theirs, ValueError), (ours, errors.TreeError)):
+            with pytest.raises(error, match="must have the same pytree structure") as raised:
+                exported.call(*args)
+            said.append(re.sub(r"<class 'int'>|a leaf of type \w+", "LEAF", str(raised.value)).splitlines()[1])
+        assert said[1].replace("a LEAF", "LEAF").startswith(said[0].rstrip(".").replace("a LEAF", "LEAF"))

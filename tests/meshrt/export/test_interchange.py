@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +15,11 @@ import meshrt
 import meshrt.numpy as jnp
 import meshrt.scipy.special as special
 from meshrt import errors, export, lax
-from meshrt.cli import main as cli
 from meshrt.export.artifact import newest_version, numbers, read_artifact
 from meshrt.export.container import pack, unpack
 from meshrt.lowering.legalize import operations
-from meshrt.runtime import events
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, P
 from meshrt.xla import jaxlib_api, jaxlib_executables
-from tests.meshrt.export.exporting import forget
 
 X = np.linspace(0.1, 0.8, 8, dtype=np.float32).reshape(2, 4)
 GOLDEN = Path(__file__).parent / "golden"
@@ -383,85 +378,6 @@ def test_001_10_older_targets_refuse_newer_types():
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line
-
-SCRIPT = """
-import numpy as np, meshrt
-def example_arguments(mesh):
-    split = meshrt.NamedSharding(mesh, meshrt.P(mesh.axis_names[0]))
-    return meshrt.ShapeDtypeStruct((8, 4), np.float32, sharding=split),
-def step(x):
-    return {"sum": x.sum(0)}
-"""
-
-
-@pytest.fixture
-def meshrt_does(capfd):
-    def does(*arguments, code=0):
-        with pytest.raises(SystemExit) as left:
-            cli.main(list(arguments))
-        said = "".join(capfd.readouterr())
-        assert left.value.code == code, said
-        return said
-
-    return does
-
-
-def test_files_are_written_run_and_inspected_from_the_command_line(tmp_path, monkeypatch, meshrt_does):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "script.py").write_text(SCRIPT)
-    np.savez(tmp_path / "x.npz", np.ones((8, 4), np.float32))
-    np.savez(tmp_path / "named.npz", **{"args[0]": np.ones((8, 4), np.float32)})
-    command = [sys.executable, "-m", "meshrt", "export", "script.py:step", "--mesh", "data=8", "-o", "step.mexp"]
-    assert "8 devices" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    meshrt_does("run-export", "step.mexp", "--inputs", "x.npz", "--mesh", "rows=8", "-o", "out.npz")
-    with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_array_equal(found["result['sum']"], [8, 8, 8, 8])
-    assert "[8. 8. 8. 8.]" in meshrt_does("run-export", "step.mexp", "--inputs", "named.npz", "--mesh", "a=4,b=2")
-    assert "all_reduce" in meshrt_does("inspect", "step.mexp")
-    command = [*command[:-1], "code.mexp", "--with-executable"]
-    subprocess.run(command, check=True, capture_output=True)
-    forget()
-    with events.count() as n:
-        run = ("run-export", "code.mexp", "--inputs", "x.npz", "--mesh", "rows=8", "--with-executable")
-        said = meshrt_does(*run)
-    assert "[8. 8. 8. 8.]" in said and "code.mexp: the call ran its code" in said
-    assert n.compile == 0 and "all_reduce" in meshrt_does("inspect", "code.mexp")
-    (tmp_path / "code.mexp").chmod(0o666)
-    refused = meshrt_does(*run, code=2)
-    assert "chmod go-w" in refused and "without --with-executable" in refused and "load(" not in refused
-    assert "args[0]: f32[8,4]" in meshrt_does("run-export", "step.mexp", code=2)
-    (tmp_path / "cut.mexp").write_bytes((tmp_path / "step.mexp").read_bytes()[:200])
-    assert "write it again" in meshrt_does("inspect", "cut.mexp", code=2)
-
-
-SYMBOLIC = """
-import numpy as np, meshrt
-from meshrt import export
-def example_arguments(mesh):
-    return meshrt.ShapeDtypeStruct(export.symbolic_shape("b, 2"), np.float32),
-def step(x):
-    return x.sum(0)
-"""
-
-
-def test_code_for_symbolic_sizes_from_the_command_line(tmp_path, monkeypatch, meshrt_does):
-    """The sizes are asked for in the command's own words, and whether a call took the code is said."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "script.py").write_text(SYMBOLIC)
-    written = ("export", "script.py:step", "--mesh", "data=8", "-o", "code.mexp")
-    for asked in (["--with-executable"], ["--with-executable", "--sizes", "c=8"]):
-        assert "give --sizes b=8" in meshrt_does(*written, *asked, code=2)
-    assert "with-executable compiles for; give both" in meshrt_does(*written, "--sizes", "b=8", code=2)
-    assert "expected symbolic sizes" in meshrt_does(*written, "--with-executable", "--sizes", "b=x", code=2)
-    meshrt_does(*written, "--with-executable", "--sizes", "b=8", "--sizes", "b=16")
-    run = ("run-export", "code.mexp", "--mesh", "data=8", "--with-executable", "--inputs")
-    other = "was compiled, for its code is that of calls with b=8 or b=16"
-    for size, said in ((8, "the call ran its code"), (4, other)):
-        forget()
-        np.savez(tmp_path / "x.npz", np.ones((size, 2), np.float32))
-        assert said in meshrt_does(*run, "x.npz")
-    with meshrt.config.override(cpu_ynnpack="always"):
-        assert "does not fit: cpu_ynnpack 'narrow', here 'always'" in meshrt_does(*run, "x.npz")
 
 
 def chain_of_calls(length: int, last: str) -> str:

@@ -88,7 +88,8 @@ def compare(seed):
     after = mesh_of(*rng.choice(others))
     there = jitted(*drawing, after)
     said = f"{drawing} of {before}, on {after}"
-    assert sent(exported.plan(after)) == sent(there.lower(X).partition().plan), said
+    # (That results are constrained after a call, and not returned so, may make it cheaper to repeat than to gather.)
+    assert exported.plan(after).bytes <= there.lower(X).partition().plan.bytes, said
     x = meshrt.device_put(X, exported.over(after).in_shardings_jax(after)[0])
     found, expected = exported.call(x), there(X)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4, err_msg=said)
@@ -258,6 +259,18 @@ def test_what_devices_do_by_themselves_is_for_their_number():
             use(AbstractMesh((4,), ("data",)))
 
 
+def test_over_the_mesh_that_it_was_exported_over():
+    """Which is refused nothing: a shard_map is for these devices."""
+    mesh = AbstractMesh((4, 2), AXES)
+    alone = meshrt.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    exported = through_bytes(meshrt.jit(alone))(X)
+    for same in (mesh, AbstractMesh((4, 2), ("a", "b")), mesh_of((4, 2), AXES, AxisType.Explicit)):
+        assert exported.over(same) is exported
+    said = "was exported over .* and is asked for over axes .'data': 2, 'model': 4.*it has a shard_map"
+    with pytest.raises(errors.MeshMismatchError, match=said):
+        exported.over(AbstractMesh((2, 4), AXES))
+
+
 def test_sizes_that_do_not_divide_as_jit_refuses_them():
     two, eight = AbstractMesh((2,), ("data",)), mesh_of((8,), ("data",))
     x = meshrt.device_put(X[:4], NamedSharding(eight, P()))
@@ -282,6 +295,10 @@ def test_symbolic_sizes_divide_at_calls():
     np.testing.assert_array_equal(exported.call(meshrt.device_put(X, whole)), 2 * X + 16)
     with pytest.raises(errors.IndivisibleError, match=re.escape("'data': 8")):
         exported.call(meshrt.device_put(X[:4], whole))
+    written = export.deserialize(exported.over(whole.mesh).serialize())
+    np.testing.assert_array_equal(written.call(meshrt.device_put(X, whole)), 2 * X + 16)
+    with pytest.raises(errors.IndivisibleError, match=r"args\[0\] of .* cannot be sharded so over"):
+        written.call(meshrt.device_put(X[:4], whole))
 
 
 def test_parts_of_axes():

@@ -300,3 +300,33 @@ def test_splits_of_results_are_kept_for_the_latest_shapes_and_each_setting():
         with meshrt.config.override(propagator="shardy"):
             call(32)
         assert list(loaded.result_splits) != latest
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is refused
+
+
+def test_references_are_in_no_exported_function():
+    ref = meshrt.new_ref(jnp.ones(3))
+
+    def add(ref):
+        ref[...] += 1
+        return ref[...]
+
+    for function, args, said in (
+        (add, (ref,), r"args\[0\] of add is a reference"),
+        (lambda x: x + ref[...], (np.ones(3, np.float32),), "a captured array of .* is a reference"),
+    ):
+        with pytest.raises(errors.UnsupportedError, match=said):
+            export.export(meshrt.jit(function))(*args)
+
+
+def test_a_call_with_64_bits_says_how_they_are_had():
+    with meshrt.enable_x64(True):
+        exported = export.export(meshrt.jit(lambda x: 2 * x))(np.ones(3))
+    with pytest.raises(
+        errors.ArgumentValueError, match=r"expected float64 and called with float32; .*enable_x64\(True"
+    ):
+        exported.call(np.ones(3))
+    with meshrt.enable_x64(True):
+        assert exported.call(np.ones(3)).dtype == np.float64

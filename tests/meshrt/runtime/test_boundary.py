@@ -204,6 +204,18 @@ def test_001_04_a_folder_of_files_that_is_not_there_is_said(tmp_path):
         backend.capabilities("somebody's new one")
 
 
+@pytest.mark.parametrize("rows", [
+    'newest = "abc"', 'oldest = "2.0"', 'oldest = "99.0.0"', 'not_operations = ["sine"]', "not_operations = 'x'",
+    'not_operations = ["stablehlo.sine of"]', 'not_operations = ["stablehlo.sine of float16"]',
+    'not_dtypes = ["float16"]', 'wider = ["stablehlo.reduce"]', 'chlo = "no"', "newest = 3", "what = 1", "no toml",
+])  # fmt: skip
+def test_001_04_files_of_rows_that_say_nothing(rows, configured):
+    """Entries that no operation and no type has would be passed over otherwise."""
+    configured("somebody", rows)
+    with pytest.raises(errors.ConfigError, match=r"somebody\.toml"):
+        backend.capabilities("somebody")
+
+
 def test_backends_are_printed():
     command = [sys.executable, "-m", "meshrt", "backends", "cpu", "tpu"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -279,6 +291,16 @@ def test_plugins_that_cannot_be_are_refused(tmp_path):
     for name, options in {"cpu": {"library_path": "a.so"}, "abacus": {}, "gpu": {"library_path": "a.so"}}.items():
         with pytest.raises(ValueError):
             backend.register_plugin(name, **options)
+    for name, options in ((3, None), ("npu", [1])):
+        with pytest.raises(errors.ArgumentTypeError, match="plugin"):
+            backend.register_plugin(name, "a.so", options)
+    nothing = """
+import meshrt
+meshrt.extend.backend.register_plugin("npu", client=lambda options: None)
+try: meshrt.devices("npu")
+except meshrt.errors.BackendError as e: print(e)
+"""
+    assert "gave None, which has no devices" in run(nothing)
     missing = f"""
 import meshrt
 meshrt.extend.backend.register_plugin("abacus", {str(tmp_path / "a.so")!r})

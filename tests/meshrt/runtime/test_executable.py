@@ -158,6 +158,18 @@ def test_reductions_keep_nan_and_the_ends_of_integers(dtype, f, expected):
     np.testing.assert_array_equal(np.asarray(meshrt.jit(f)(narrow)).astype(np.float32), np.full(64, float(expected)))
 
 
+@pytest.mark.parametrize("f", ["exp2", "exp", "log", "logistic", "erf"])
+def test_sums_of_functions_of_rounded_products(f):
+    """YNNPACK takes a constant twice that bfloat16 rounds the product by before one of these."""
+    x = np.linspace(0.5, 3, 64 * 512, dtype=np.float32).reshape(64, 512)
+    scaled = lambda x: getattr(meshrt.lax, f)(x if f == "exp2" else x * 0.7)
+    summed = meshrt.jit(lambda x: scaled(x).astype("float32").sum(1))
+    narrow = meshrt.numpy.asarray(x).astype("bfloat16")
+    with config.override(cpu_ynnpack="never"):
+        expected = meshrt.jit(lambda x: scaled(x).sum(1))(narrow.astype("float32"))
+    np.testing.assert_allclose(summed(narrow), expected, rtol=0.01, atol=1.5)
+
+
 def test_a_field_of_a_message_is_changed_or_left_out():
     # 1: 5; 2: bytes "ab"; 3: a message of 1: 300 and 2: a fixed64
     inner = b"\x08\xac\x02" + b"\x11" + bytes(8)
