@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from meshrt import _collection
-from meshrt.launch import shell
+from meshrt.launch import open_files, shell
 from meshrt.launch.address import split_address
 from meshrt.launch.hosts.agent import versions
 from meshrt.launch.hosts.engine import HostsEngine
@@ -69,6 +69,7 @@ def run(job: shell.Job, options: Options, console: Console | None = None, place:
     options.trust.check_address(host)
     command = shlex.join((*job.target[1:], *job.arguments))
     say = _Said(console)
+    open_files.raised()  # each host has a connection
     journal = Journal(options.journal, _what(job), say.notice)
     engine = HostsEngine(versions(), say.notice, journal.expected, options.lease_s)
     server = Server(

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from grpc.aio import ServicerContext as Context
 
 from meshrt.errors import ConfigError
+from meshrt.launch import open_files
 from meshrt.launch.address import join_address
 from meshrt.launch.environment import SECRET
 from meshrt.launch.hosts import codec, status
@@ -34,6 +35,7 @@ __all__ = ["Server"]
 _QUEUE = 4096  # messages that an agent may leave unread, or lines a follower, before it is given up
 _PAUSE_S = 0.05
 _TURN_S = 0.25
+_OWN_FILES = 1024  # Chosen: descriptors for all but connections: logs of ranks, agents that were started here, figures
 _NONCE_LIMIT = 64  # characters: whoever knocks is a stranger
 _OPTIONS = (
     ("grpc.max_receive_message_length", codec.MESSAGE_LIMIT),
@@ -41,6 +43,8 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 5000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # of a stranger who says nothing; gRPC's own patience is 2 minutes
+    ("grpc.max_connection_idle_ms", 60_000),  # of one who makes no call; an agent's session is one
 )
 
 
@@ -86,7 +90,8 @@ class Server:
 
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
-        server = grpc.aio.server(options=_OPTIONS)
+        most = ("grpc.max_allowed_incoming_connections", _connections())
+        server = grpc.aio.server(options=(*_OPTIONS, most))
         stubs.add_CoordinatorServicer_to_server(self, server)
         server.add_generic_rpc_handlers((_OtherProtocols(self._log),))
         address = join_address(self._host, self._port)
@@ -341,6 +346,12 @@ def _credentials(context: Context, request: Message | None) -> tuple[str, str, s
 def _as_refusal(error: RefusedError | AlteredError) -> RefusedError:
     """What was altered on its way may come whole in another attempt."""
     return error if isinstance(error, RefusedError) else RefusedError(str(error), "DATA_LOSS")
+
+
+def _connections() -> int:
+    """How many callers there may be at once: strangers take no descriptor that the job's files and processes need."""
+    files = open_files.limit()
+    return max(files // 2, files - _OWN_FILES)
 
 
 def _try_to_bind(host: str, port: int) -> None:
