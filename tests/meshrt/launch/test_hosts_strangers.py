@@ -18,11 +18,12 @@ import grpc
 
 from meshrt.cli.main import main
 from meshrt.errors import ConfigError
+from meshrt.launch import open_files
 from meshrt.launch.hosts import certificates, codec
 from meshrt.launch.hosts.agent import versions
 from meshrt.launch.hosts.calls import Calls, unreachable
 from meshrt.launch.hosts.engine import HostsEngine
-from meshrt.launch.hosts.messages import Applicant, RefusedError
+from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError
 from meshrt.launch.hosts.security import Nonces, Trust, read_secret
 from meshrt.launch.hosts.server import Server
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
@@ -224,6 +225,52 @@ def test_strange_clients_do_no_harm(serve, data):
     with socket.create_connection((host, int(port))) as sock:
         sock.sendall(data)
     assert join(Calls(serving.address, Trust(SECRET)), someone()).job == "j"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+def test_callers_take_no_more_descriptors_than_the_job_can_spare(serve, monkeypatch):
+    monkeypatch.setattr(open_files, "limit", lambda: 80)
+    serving = serve(Trust(SECRET))
+    calls = Calls(serving.address, Trust(SECRET))
+    hosts = calls.stream("Session", Talking(someone()), calls.knock())
+    assert codec.joined(next(iter(hosts))).job == "j"
+    host, port = serving.address.split(":")
+    before, silent = len(os.listdir("/proc/self/fd")), []
+    for _ in range(200):
+        silent.append(socket.create_connection((host, int(port)), timeout=30))
+    settled = time.monotonic() + 60
+    while (taken := len(os.listdir("/proc/self/fd")) - before - len(silent)) > 50 and time.monotonic() < settled:
+        time.sleep(0.05)
+    assert taken <= 50
+    assert calls.call("Status", pb.StatusRequest()).hosts[0].connected  # who is in stays in
+    hosts.cancel()
+    for sock in silent:
+        sock.close()
+
+
+class Talking:
+    """What an agent says that joins and stays."""
+
+    def __init__(self, request: pb.JoinRequest):
+        self._said = iter([pb.AgentMessage(join=request)])
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> pb.AgentMessage:
+        for message in self._said:
+            return message
+        time.sleep(0.2)
+        return codec.from_up(Beat(time.monotonic()))
+
+
+@pytest.mark.slow
+def test_who_says_nothing_is_let_go(serve):
+    serving = serve(Trust(SECRET))
+    host, port = serving.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
+        while sock.recv(4096):  # gRPC greets first
+            pass
 
 
 # --- certificates.
