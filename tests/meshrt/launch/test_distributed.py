@@ -56,6 +56,10 @@ def test_two_processes_form_one_mesh_and_leave_together(launch):
     assert "meshrt launch" not in result.err
 
 
+# The second where the machine is so busy that a rank does not fail by itself within the second that it is given.
+FOLLOWS = re.compile("rank 0 (lost its connection to a peer|was stopped by the launcher)")
+
+
 @pytest.mark.parametrize(
     ("failure", "code", "text"),
     [
@@ -73,7 +77,7 @@ def test_the_failing_rank_is_named_and_its_peer_only_follows(launch, failure, co
     result = launch("--nproc", 2, "--devices-per-process", 2, body=PROGRAM + STEPS + failure)
     assert result.code == code
     assert result.report.startswith(f"meshrt launch: rank 1 failed first: {text} (")
-    assert "rank 0 lost its connection to a peer" in result.report
+    assert FOLLOWS.search(result.report), result.report
 
 
 def test_a_rank_that_finishes_early_is_pointed_out(launch):
@@ -327,7 +331,7 @@ def test_a_launcher_blames_who_is_silent_and_who_finished_early(launch):
         options = ("--nproc", 2, "--devices-per-process", 1, "--heartbeat-timeout", 4, "--env", f"DEED={deed}")
         result = launch(*options, body=body)
         assert result.code == 1 and result.report.startswith("meshrt launch: rank 1 failed first: lost to the others")
-        assert text in result.report and "rank 0 lost its connection to a peer" in result.report
+        assert text in result.report and FOLLOWS.search(result.report), result.report
 
 
 ELASTIC = (
