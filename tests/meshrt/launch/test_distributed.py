@@ -284,6 +284,18 @@ def test_processes_that_run_different_programs_are_told_what_differs(alone, one,
         assert all(text in out for text in texts), out
 
 
+def test_one_that_takes_a_new_program_where_the_others_take_one_that_all_know_is_told_at_once(alone):
+    body = JOB + (
+        "y = jax.make_array_from_callback((8, 2), s, lambda i: np.ones((8, 2), np.float32)[i])\n"
+        "try:\n"
+        "    for i in range(6): total(x if i < 3 or me == 0 else y).block_until_ready()\n"
+        "except (PeerLost, ProgramsDifferError) as e: print(type(e).__name__, e, flush=True)\n"
+    )
+    (here, _, _), (there, err, code) = alone(body, body, MESHRT_STALL_TIMEOUT=str(HANGS_S - 60))
+    assert "\nProgramsDifferError the processes" in there and "4x4xf32" in there and "4x2xf32" in there, (code, err)
+    assert "\nPeerLost process 1" in here and "is about to launch total" in here and "4x2xf32 in process 1" in here
+
+
 def test_known_programs_in_another_order_are_found_out(alone):
     body = JOB + (
         "other = jax.jit(lambda x: (x * 3).sum(0))\nother(x)\n"
