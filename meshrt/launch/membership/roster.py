@@ -211,9 +211,8 @@ class Roster:
         for member in self.present:
             silent = now - member.heard_at
             if silent > self.patience.silent_s and not self._computes(member, now):
-                self._lose(
-                    member.process, f"nothing was heard of it for {silent:.0f} s: it is stopped, or its host is cut off"
-                )
+                why = "it is stopped, its host is cut off, or it sleeps in foreign code that holds Python's lock"
+                self._lose(member.process, f"nothing was heard of it for {silent:.0f} s: {why}")
         self._look_for_stalls(now)
         if self.growth.due(now) and not self.lost and not any(m.finished for m in self.present):
             if set(self.growth.wishes) >= {m.process for m in self.present}:
