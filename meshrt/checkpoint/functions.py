@@ -133,9 +133,8 @@ def restore(
       CheckpointNotFoundError: there is no checkpoint at `path`. CheckpointMismatchError: it holds other paths, shapes
         or dtypes, an array cannot lie as asked (all such leaves are named), it has the `data_state` of another
         number of processes, or none. DamagedCheckpointError: its files are not those that were written; which file,
-        which leaf. CheckpointError: it cannot be opened. ArgumentTypeError: `data_state` has no `set_state`, `mesh` is no Mesh, or
-        as `save`. TreeError: `shardings` is no prefix of the tree.
-        UnsupportedError: as `save`.
+        which leaf. CheckpointError: it cannot be opened. ArgumentTypeError: `data_state` has no `set_state`, `mesh` is
+        no Mesh, or as `save`. TreeError: `shardings` is no prefix of the tree. UnsupportedError: as `save`.
 
     >>> import meshrt, tempfile
     >>> from meshrt.sharding import PartitionSpec as P

@@ -325,6 +325,37 @@ def test_certificates_are_private_dated_and_never_written_over(tmp_path):
         certificates.read(tmp_path, "coordinator")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ca.pem", "agent.pem: it was not signed by the authority of .*ca.pem: the files are of different jobs"),
+        ("agent.pem", "agent.pem: it was not signed by the authority of .*ca.pem: the files are of different jobs"),
+        ("agent.key", "agent.key: it is not the key of .*agent.pem: the files are of different jobs"),
+    ],
+)
+def test_a_folder_with_files_of_two_jobs_is_refused_where_it_is_read(tmp_path, name, words):
+    for folder in ("ours", "theirs"):
+        certificates.make(tmp_path / folder, "j", 1.0)
+    (tmp_path / "ours" / name).write_bytes((tmp_path / "theirs" / name).read_bytes())
+    with pytest.raises(ConfigError, match=words):
+        certificates.read(tmp_path / "ours", "agent")
+    (tmp_path / "theirs" / "agent.key").write_text("x")
+    with pytest.raises(ConfigError, match="it is no private key without a password"):
+        certificates.read(tmp_path / "theirs", "agent")
+
+
+def test_who_is_not_let_in_by_its_certificate_reads_that_it_may_be_that(serve, tmp_path):
+    certificates.make(tmp_path / "ours", "j", 1.0)
+    certificates.make(tmp_path / "theirs", "k", 1.0)
+    serving = serve(Trust("", certificates.read(tmp_path / "ours", "coordinator")))
+    foreign = certificates.read(tmp_path / "theirs", "agent")
+    trusting = certificates.Certificates((tmp_path / "ours" / "ca.pem").read_bytes(), foreign.certificate, foreign.key)
+    for trust in (Trust("", trusting), Trust()):
+        with pytest.raises(grpc.RpcError) as error:
+            Calls(serving.address, trust).knock()
+        assert "or the certificate of this side is of another job" in str(unreachable(serving.address, error.value))
+
+
 # --- secrets.
 
 
