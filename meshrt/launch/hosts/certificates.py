@@ -75,7 +75,7 @@ def _write(path: Path, content: bytes) -> Path:
 def read(folder: Path, role: str) -> Certificates:
     """The certificates of a folder that `make` wrote. ConfigError says what is missing, open to others, expired or of
     another folder."""
-    contents, found = [], []
+    contents, found = list[bytes](), list[x509.Certificate]()
     for name in ("ca.pem", f"{role}.pem", f"{role}.key"):
         path = folder / name
         try:
@@ -89,7 +89,8 @@ def read(folder: Path, role: str) -> Certificates:
             ) from None
         if name.endswith(".pem"):
             found.append(_loaded(path, contents[-1]))
-    _check_match(folder, role, *found, contents[-1])
+    authority, own = found
+    _check_match(folder, role, authority, own, contents[-1])
     return Certificates(*contents)
 
 

@@ -19,7 +19,7 @@ import grpc
 from meshrt.cli.main import main
 from meshrt.errors import ConfigError
 from meshrt.launch import open_files
-from meshrt.launch.hosts import certificates, codec
+from meshrt.launch.hosts import certificates, codec, library_words
 from meshrt.launch.hosts.agent import versions
 from meshrt.launch.hosts.calls import Calls, unreachable
 from meshrt.launch.hosts.engine import HostsEngine
@@ -246,6 +246,55 @@ def test_callers_take_no_more_descriptors_than_the_job_can_spare(serve, monkeypa
     hosts.cancel()
     for sock in silent:
         sock.close()
+
+
+def frame(kind: int, data: bytes) -> bytes:
+    """One of HTTP/2's, of no stream."""
+    return len(data).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + data
+
+
+def test_what_strangers_have_grpc_say_cannot_pass_for_lines_of_somebody_else(hosts):
+    hosts.start("--nodes", 1, body="print('done')")
+    host, port = hosts.address.rsplit(":", 1)
+    goodbye = bytes(4) + (2).to_bytes(4, "big") + b"\x1b]0;owned\x07\nmeshrt launch: the job succeeded \xff"
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
+        sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, b"") + frame(7, goodbye))
+        line = hosts.until("owned")
+    assert line.startswith("meshrt launch: gRPC says: ") and r"\x1b]0;owned\x07" in line
+    hosts.agent("a")
+    result = hosts.finish()
+    assert result.code == 0 and "\nmeshrt launch: the job succeeded" not in result.err and "\x1b" not in result.err
+
+
+def test_who_has_a_certificate_of_another_job_is_told_of_in_plain_words(hosts, tmp_path):
+    certificates.make(tmp_path / "ours", "j", 1.0)
+    certificates.make(tmp_path / "theirs", "k", 1.0)
+    hosts.start("--nodes", 1, "--tls", "ours", body="print('done')")
+    foreign = certificates.read(tmp_path / "theirs", "agent")
+    trusting = certificates.Certificates((tmp_path / "ours" / "ca.pem").read_bytes(), foreign.certificate, foreign.key)
+    with pytest.raises(grpc.RpcError):
+        Calls(hosts.address, Trust(SECRET, trusting)).knock()
+    line = hosts.until("somebody was not let in")
+    assert line.startswith("meshrt launch: somebody was not let in, as the TLS handshake failed: CERTIFICATE_VERIFY_")
+    hosts.agents["a"] = hosts.command("agent", "--name", "a", "--tls", "ours")
+    assert hosts.finish().code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("I1128 04:50:27.749859   13924 a_b.cc:25] x \x1b[1m", r"gRPC says: x \x1b[1m"),
+        ("meshrt launch: x", "gRPC says: meshrt launch: x"),
+        ("", ""),
+        (
+            "I1128 04:50:27.7  1 ssl.cc:2] Handshake failed with error SSL: error:1:SSL routines:OPENSSL_internal:W: v",
+            "somebody was not let in, as the TLS handshake failed: W: v",
+        ),
+    ],
+    ids=["control", "other", "empty", "tls"],
+)
+def test_lines_of_grpc_in_words(line, words):
+    assert library_words.told(line) == words
 
 
 class Talking:
