@@ -174,7 +174,8 @@ def test_nonces_are_limited_in_time_and_number():
         (pb.JoinRequest(name="a", address="h", incarnation="x;y"), "INVALID_ARGUMENT", "without a sound incarnation"),
         (pb.JoinRequest(name="a", address="$(x)", incarnation="x"), "INVALID_ARGUMENT", "'$(x)' is no address"),
         (pb.JoinRequest(name="a", address="h", incarnation="x"), "FAILED_PRECONDITION", "host a has meshrt None, and"),
-        (someone("a" * (2 << 20)), "RESOURCE_EXHAUSTED", "larger than max"),
+        (someone("a" * (2 << 20)), "RESOURCE_EXHAUSTED", "bytes, more than the 1048576 that are"),
+        (someone("a" * (8 << 20)), "RESOURCE_EXHAUSTED", "larger than max"),
     ],
 )  # fmt: skip
 def test_what_no_agent_says_is_refused(serve, request_, status, words):
@@ -184,6 +185,26 @@ def test_what_no_agent_says_is_refused(serve, request_, status, words):
         join(calls, request_)
     assert status_of(error)[0] == status and words in status_of(error)[1]
     assert join(calls, someone()).job == "j"
+
+
+@pytest.mark.parametrize("big", [False, True], ids=["nonsense", "too large"])
+@pytest.mark.parametrize("method", ["Knock", "Session", "ReportLog", "Status", "Resize", "Cancel", "Logs"])
+def test_bytes_that_are_no_message_are_refused_and_told_whatever_is_called(serve, method, big):
+    serving = serve(Trust(SECRET))
+    calls = Calls(serving.address, Trust(SECRET))
+    data = b"\x0a" + b"\x80\x80\x80\x01" + bytes(2 << 20) if big else b"\xff\xff"
+    streams = {"Session": "stream_stream", "ReportLog": "stream_unary", "Logs": "unary_stream"}
+    kind = streams.get(method, "unary_unary")
+    with grpc.insecure_channel(serving.address) as channel, pytest.raises(grpc.RpcError) as error:
+        call = getattr(channel, kind)(f"/meshrt.launch.v2.Coordinator/{method}")
+        proofs = calls._metadata(method, "stream", calls.knock())
+        answer = call(iter([data]) if kind.startswith("stream") else data, metadata=proofs, timeout=60)
+        list(answer)
+    why = "bytes, more than the 1048576 that are allowed" if big else "it is none of this protocol"
+    assert status_of(error)[0] == ("RESOURCE_EXHAUSTED" if big else "INVALID_ARGUMENT")
+    assert status_of(error)[1].startswith("malformed message: ") and status_of(error)[1].endswith(why)
+    (line,) = serving.log
+    assert line.startswith(f"refused {method} from 127.0.0.1:") and line.endswith(why)
 
 
 def test_two_agents_of_one_name(serve):
