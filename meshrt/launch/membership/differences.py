@@ -33,9 +33,9 @@ Record = Mapping[str, Any]
 
 def representatives(records: Mapping[int, Record]) -> tuple[int, ...]:
     """One process for each different program, the lowest; the first is process 0 or who comes nearest to it."""
-    first: dict[object, int] = {}
+    first: dict[str, int] = {}
     for process in sorted(records):
-        first.setdefault(records[process].get("digest"), process)
+        first.setdefault(repr(records[process].get("digest")), process)  # which may be anything: it came by the wire
     return tuple(first.values())
 
 

@@ -388,8 +388,8 @@ class Roster:
         if self._broken(circle):
             return
         for process, record in agreement.records.items():
-            if (found := self._trails.launch(circle, record.get("launch"))) is None:
-                continue
+            if (found := self._trails.launch(circle, record.get("launch"))) is None or found[0] == process:
+                continue  # nobody has come so far, or another thread of its own came first
             del self._agreements[circle, number]
             other, before = found
             why = differences.describe({other: before, **agreement.records}, {})

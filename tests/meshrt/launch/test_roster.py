@@ -237,6 +237,27 @@ def test_of_those_that_are_at_odds_the_fewer_are_lost():
     assert all("disagreed" in [kind for kind, _ in job.sent(p)] for p in range(2))
 
 
+@pytest.mark.parametrize("record", [{}, {"digest": []}, {"digest": {}, "name": 3, "arguments": None, "line": []}])
+def test_a_description_that_is_none_harms_nobody_but_who_gave_it(record):
+    job = Job()
+    for p in range(3):
+        job.roster.agree(p, "0,1,2", 0, KNOWN, job.now)
+    job.roster.agree(1, "0,1,2", 1, {**record, "launch": 1}, job.now)
+    in_step(job, 0, 1)
+    job.pass_time(1)
+    assert list(job.roster.lost) == [1]
+
+
+def test_who_launches_by_another_thread_before_is_not_at_odds_with_itself():
+    job = Job()
+    for p in range(3):
+        job.roster.agree(p, "0,1,2", 0, KNOWN, job.now)
+    job.roster.agree(1, "0,1,2", 1, {**NEW, "launch": 3}, job.now)
+    in_step(job, 1, 3)
+    job.pass_time(1)
+    assert not job.roster.lost
+
+
 def test_where_other_threads_may_launch_first_nothing_is_said_before_it_lasts():
     job = Job()
     for p in range(3):
