@@ -251,7 +251,7 @@ def test_losing_the_service_alone_ends_every_process_by_one_error(alone, then, t
 def test_a_process_that_others_wait_for_is_named_with_both_lines(alone):
     (out, err, code), (_, late, slow) = alone(JOB + "run_until_lost()", JOB + "time.sleep(6)", MESHRT_STALL_TIMEOUT="2")
     assert code == 0, err
-    assert slow == 1 and "process 1 finished, and does not know whether the others do" in late  # who went on without it
+    assert slow == 1 and "process 1 (" in late and "was lost: it kept others waiting" in late  # who went on without it
     assert "it kept others waiting" in out and "all_reduce at " in out and "script0.py" in out and "script1.py:" in out
 
 
