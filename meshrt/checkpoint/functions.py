@@ -131,11 +131,10 @@ def restore(
 
     Raises:
       CheckpointNotFoundError: there is no checkpoint at `path`. CheckpointMismatchError: it holds other paths, shapes
-        or dtypes, an array cannot lie as asked (all such leaves are named), or it has the `data_state` of another
-        number of processes. DamagedCheckpointError: its files are not those that were written; which file, which leaf.
-        CheckpointError: it cannot be opened. ArgumentTypeError: `data_state` has no `set_state`, `mesh` is no Mesh, or
-        as `save`. TreeError: `shardings` is no prefix of the tree.
-        UnsupportedError: as `save`.
+        or dtypes, an array cannot lie as asked (all such leaves are named), it has the `data_state` of another
+        number of processes, or none. DamagedCheckpointError: its files are not those that were written; which file,
+        which leaf. CheckpointError: it cannot be opened. ArgumentTypeError: `data_state` has no `set_state`, `mesh` is
+        no Mesh, or as `save`. TreeError: `shardings` is no prefix of the tree. UnsupportedError: as `save`.
 
     >>> import meshrt, tempfile
     >>> from meshrt.sharding import PartitionSpec as P
@@ -154,9 +153,9 @@ def restore(
     if mesh is not None and not isinstance(mesh, Mesh):
         raise errors.ArgumentTypeError(f"restore: mesh is a Mesh of devices, as meshrt.make_mesh gives. Got {mesh!r}")
     with Opened(named(path)) as opened:
+        state = None if data_state is None else _own_state(_described(opened), current(TIMEOUT_S))
         tree = restored(opened, like, shardings, Options(mesh, as_numpy, cast), partial, progress)
         if data_state is not None:
-            state = _own_state(_described(opened), current(TIMEOUT_S))
             data_state.set_state(state)
     return tree
 
@@ -167,7 +166,14 @@ def _own_state(found: Checkpoint, job: Job) -> Any:
             f"the checkpoint {found.path} has the data_state of {len(found.data_states)} processes, and this job has "
             f"{job.count}: which has to go on where is yours to say, from meshrt.checkpoint.describe(path).data_states"
         )
-    return found.data_states[job.rank]
+    state = found.data_states[job.rank]
+    if state is None:
+        of = "" if job.count == 1 else f" of process {job.rank}"
+        raise errors.CheckpointMismatchError(
+            f"the checkpoint {found.path} was saved without the data_state{of} that is to be restored (nothing was "
+            "given to save, or get_state() gave None). Leave out data_state= and begin the data where they are to begin"
+        )
+    return state
 
 
 # ----------------------------------------------------------------------------------------------------------------------

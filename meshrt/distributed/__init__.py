@@ -173,8 +173,11 @@ def _await_others(ctx: DistributedContext, member: Member) -> None:
     """Waits until all processes have come here, since they may still be in a collective with this one.
 
     Raises:
-      PeerLost: what was computed together is wrong, of which the script has not heard, and no launcher does.
+      PeerLost: what was computed together is wrong, of which the script has not heard, and no launcher does; or this
+      process was lost to the others before its script ended, whatever that made of it.
     """
+    if member.process in member.lost and member.process not in member.at_odds:
+        raise member.lost_error({member.process: member.lost[member.process]})
     ended = member.finish(ctx.shutdown_timeout_s)
     if member.untold and not ctx.launched:
         raise member.lost_error(member.untold)

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,10 +84,23 @@ def _resolve(host: str, port: int, deadline: float, late: bool) -> list[str]:
 
 def enter(identity: Identity, timeout_s: float) -> Entrance:
     """Knocks until the door opens, and enters. DistributedError: nobody answers, or who answers does not let us in."""
-    secret = os.environ.get(SECRET, "")
     deadline = time.monotonic() + timeout_s
+    while (found := _try_to_enter(identity, deadline, timeout_s)) is None:
+        if time.monotonic() + _PROBE_S >= deadline:
+            raise DistributedError(
+                f"the door of the job at {identity.coordinator_address} had no room for this process within "
+                f"{timeout_s:g} s: too many connect to it at once, or strangers hammer at it"
+            )
+        time.sleep(_PROBE_S)
+    return found
+
+
+def _try_to_enter(identity: Identity, deadline: float, timeout_s: float) -> Entrance | None:
+    """As `enter`; None where this process had to make room for others at the door."""
+    secret = os.environ.get(SECRET, "")
     sock, address = _knock(identity, deadline, timeout_s)
     cut, nonce = frames.Frames(), frames.new_nonce()
+    hello: Mapping[str, Any] = {}
     try:
         hello = frames.receive(sock, cut)
         kind, place = "join", (identity.process_id, identity.num_processes)
@@ -104,12 +118,16 @@ def enter(identity: Identity, timeout_s: float) -> Entrance:
         answer, *others = _answers(sock, cut)
     except (OSError, frames.FrameError) as e:
         sock.close()
+        if hello.get("kind") == "hello" and isinstance(e, ConnectionError | frames.ClosedError):
+            return None  # what the door said last was lost with the connection
         raise DistributedError(
             f"{identity.coordinator_address} answers, but not as the door of a job: {e}. Does another program listen "
             "there? Name process 0's host, and a port that is free on it"
         ) from None
     if answer["kind"] != "welcome":
         sock.close()
+        if answer.get("again") is True:
+            return None
         raise DistributedError(
             f"this process may not join the job at {identity.coordinator_address}: {answer.get('why')}"
         )
@@ -130,7 +148,7 @@ def _answers(sock: socket.socket, cut: frames.Frames) -> list[dict[str, Any]]:
     while True:
         data = sock.recv(1 << 16)
         if not data:
-            raise frames.FrameError("the connection was closed")
+            raise frames.ClosedError("the connection was closed")
         if found := cut.feed(data):
             return found
 

@@ -99,7 +99,8 @@ class Member:
         """
         key = (circle.key, number)
         self._texts[key] = text
-        self._send("agree", circle=circle.key, number=number, record=dict(record), port=backend.collectives_port())
+        known = {**record, "launch": circle.next_launch}
+        self._send("agree", circle=circle.key, number=number, record=known, port=backend.collectives_port())
         hopeless = lambda: any(self.needs(p, circle.processes) for p in self.lost)
         self._wait(lambda: key in self._agreed or key in self._disagreed or hopeless())
         del self._texts[key]

@@ -32,7 +32,7 @@ _WORDS = 500
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO
+    from typing import IO, NoReturn
 
 
 _sending = _thread.allocate_lock()  # threads tell things at once, and a long line is written in pieces
@@ -172,6 +172,7 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         import runpy  # start-up time: for modules only
 
         sys.path[0] = os.getcwd()
+        _check_module(target)
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return
     sys.path[0] = os.path.dirname(os.path.abspath(target))
@@ -191,10 +192,29 @@ def _opened(script: str) -> IO[bytes]:
     try:
         return io.open_code(script)
     except OSError as e:
-        words = f"{script}: {e.strerror} on this host (processes start in {os.getcwd()}); all hosts need the script"
-        print(f"meshrt launch: {words}", file=sys.stderr, flush=True)
-        send(kind="raised", type=type(e).__name__, message=words, traceback=[])
-        sys.exit(_CONFIGURATION_ERROR)
+        why = f"{script}: {e.strerror} on this host (processes start in {os.getcwd()}); all hosts need the script"
+        _end_unstarted(type(e).__name__, why)
+
+
+def _check_module(name: str) -> None:
+    """The same for a module. What goes wrong in the packages around it, which are imported, is their own error."""
+    import importlib.util  # start-up time: for modules only, and runpy needs it
+
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as e:
+        if not f"{name}.".startswith(f"{e.name}."):
+            raise
+        found = False
+    if not found:
+        why = f"there is no module {name} for {sys.executable} on this host (processes start in {os.getcwd()})"
+        _end_unstarted("ModuleNotFoundError", f"{why}; a script is given without -m")
+
+
+def _end_unstarted(kind: str, why: str) -> NoReturn:
+    print(f"meshrt launch: {why}", file=sys.stderr, flush=True)
+    send(kind="raised", type=kind, message=why, traceback=[])
+    sys.exit(_CONFIGURATION_ERROR)
 
 
 def _note_failure(code: int) -> None:
@@ -206,8 +226,8 @@ def _note_failure(code: int) -> None:
 
 def _end_by_exception(error: BaseException) -> None:
     """Ends the process as the interpreter would, with the traceback of the script's own frames."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+    frames, ours = error.__traceback__, (__file__, "<frozen runpy>", "<frozen importlib.util>")
+    while frames is not None and frames.tb_frame.f_code.co_filename in ours:
         frames = frames.tb_next
     error.__traceback__ = frames
     if not send_exception(error):

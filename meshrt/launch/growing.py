@@ -149,7 +149,7 @@ def without_vanished(state: State) -> tuple[State, tuple[Command, ...]]:
     work: it counts as one that failed, and its place may be taken. What the door tells of it, how its process ended and
     that the others are together come in any order."""
     gone = state.finished & (state.vanished - state.meshed)
-    if not gone:
+    if not gone or not state.live - state.parted - state.coming:  # nobody goes on: those that parted are about to end
         return state, ()
     text = f"{_ranks(tuple(gone))} left without a word, with exit code 0 (by os._exit?); the others go on"
     crashed = state.crashed | {rank for rank in gone if not went_with_its_host(state, rank)}

@@ -6,17 +6,21 @@ The launcher's loop tells a `Board` what it hears; a thread serves it. Ranks tel
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import socket
 import socketserver
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from meshrt.errors import ConfigError
 from meshrt.launch.address import join_address, split_address
 from meshrt.launch.model import Phase, State
+from meshrt.launch.noise import Sparing
 from meshrt.launch.wire import Progress
 
 __all__ = ["Board", "Metrics", "RankFigures"]
@@ -25,6 +29,9 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 # Chosen: a rate over the last steps that were told, about half a minute of them at one message a second.
 _WINDOW = 32
+
+_ASKING = 32  # Chosen: connections at once; more of them would take descriptors that the job needs
+_WORDS = 200  # characters of what a stranger sent
 
 _STATES = ("starting", "joining", "running", "finished")
 
@@ -176,14 +183,39 @@ def _family(name: str, kind: str, help: str, samples: list[Sample]) -> Iterator[
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
+    """Answers a bounded number of connections at once: a new one takes the place of the oldest, which is either about
+    to end, or of somebody who does not ask."""
 
-    def __init__(self, place: tuple[str, int], handler: type[http.server.BaseHTTPRequestHandler]):
+    daemon_threads = True
+    request_queue_size = 128  # more than 5, so that who asks beside many others is heard at once
+
+    def __init__(
+        self, place: tuple[str, int], handler: type[http.server.BaseHTTPRequestHandler], tick: Callable[[], None]
+    ):
+        self._tick = tick
         self.address_family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+        self._asking: deque[socket.socket] = deque()
+        self._asking_lock = threading.Lock()  # nothing is closed, and its number given away, while it is shut down
         super().__init__(place, handler)
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer's own asks DNS for a name that nobody needs
+
+    def service_actions(self) -> None:
+        self._tick()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._asking_lock:
+            self._asking.append(request)
+            if len(self._asking) > _ASKING:
+                with contextlib.suppress(OSError):  # its other side has gone
+                    self._asking.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._asking_lock, contextlib.suppress(ValueError):  # it had to make room
+            self._asking.remove(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         if not isinstance(sys.exception(), OSError):  # who asked has gone: no news either
@@ -195,13 +227,15 @@ class Metrics:
 
     Args:
       place: ``PORT`` on loopback, or ``HOST:PORT``; port 0 is any free one.
+      log: is given what an operator wants to know of strangers.
 
     Raises:
       ConfigError: nobody can listen there.
     """
 
-    def __init__(self, place: str, board: Board):
+    def __init__(self, place: str, board: Board, log: Callable[[str], None]):
         host, port = split_address(place if ":" in place else f"127.0.0.1:{place}")
+        strange = Sparing(log)
 
         class Handler(http.server.BaseHTTPRequestHandler):
             timeout = 10.0
@@ -218,8 +252,12 @@ class Metrics:
             def log_message(self, format: str, *args: object) -> None:
                 pass  # who asks is no news
 
+            def log_error(self, format: str, *args: object) -> None:
+                peer = join_address(*self.client_address[:2])
+                strange(f"{peer} got no figures of the job: {(format % args)[:_WORDS]}")
+
         try:
-            self._server = _Server((host, port), Handler)
+            self._server = _Server((host, port), Handler, strange.tick)
         except OSError as e:
             raise ConfigError(f"metrics_port = {place!r}: cannot listen there: {e.strerror or e}") from None
         self.address = join_address(host, self._server.server_address[1])

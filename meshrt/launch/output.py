@@ -69,6 +69,10 @@ class Console:
         self.closed = False
         self.before_writing: Callable[[], None] | None = None  # takes away what is drawn below the lines
 
+    def move(self, former: BinaryIO, stream: BinaryIO) -> None:
+        """Writes to `stream` from now on what went to `former`."""
+        self._streams = {name: stream if one is former else one for name, one in self._streams.items()}
+
     def write(self, stream: str, prefix: str, lines: list[bytes]) -> None:
         """Writes `lines` behind ``[prefix] ``. When the reader has gone (``| head``), `closed` becomes true; a stream
         that cannot be written for another reason (a full disk) ends there, with a word on the other one."""

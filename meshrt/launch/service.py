@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from meshrt.errors import DistributedError
-from meshrt.launch import bootstrap
+from meshrt.launch import bootstrap, open_files
 from meshrt.launch.address import FUSE_S, join_address, split_address
 from meshrt.launch.environment import SECRET
 from meshrt.launch.membership.patience import REPORT_S, SILENT_S, STALL_S
@@ -81,6 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--stall", type=float, default=STALL_S, help="seconds that one may keep others waiting")
     parser.add_argument("--until-eof", action="store_true", help="end when stdin has ended and all members have gone")
     options = parser.parse_args(arguments)
+    open_files.raised()  # each process has a connection to the door, and one through it to jaxlib's service
     host, port = split_address(options.bind)
     listener = listen(host, port)
     bootstrap.send(kind="ready", address=join_address(host, listener.getsockname()[1]))

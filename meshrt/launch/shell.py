@@ -217,7 +217,7 @@ class _Shell:
     def _serve_metrics(self, place: str) -> Metrics:
         from meshrt.launch.metrics import Metrics  # start-up time: only for jobs that are watched
 
-        metrics = Metrics(place, self._watched())
+        metrics = Metrics(place, self._watched(), lambda text: self._console.say(f"meshrt launch: {text}"))
         self._console.say(f"meshrt launch: metrics at http://{metrics.address}/metrics")
         return metrics
 

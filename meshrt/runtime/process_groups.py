@@ -210,6 +210,7 @@ class Circle:
         self.current: Shared | None = None
         self.agreeing: Shared | None = None
         self._agreed: dict[str, int] = {}  # by digest, in the order agreed on, which is the same in all processes
+        self._thread, self._threads = 0, 0  # who launched last, and how often that was another one than before
         self._trail: deque[tuple[int, int, int]] = deque(maxlen=_TRAIL)
         self._order = 0
         self._latest: tuple[int, Any] = (0, None)  # of the launches that came back: number, token
@@ -224,6 +225,8 @@ class Circle:
             error = lost_error(self.processes)
             if error is not None:
                 raise error
+        if (thread := threading.get_ident()) != self._thread:
+            self._thread, self._threads = thread, self._threads + 1
         if program.digest not in self._agreed:
             self._agree(program)
         if self._finished == self.launched:
@@ -255,6 +258,11 @@ class Circle:
                 follower = threading.Thread(target=self._follow, name=f"meshrt-circle-{self.key}", daemon=True)
                 _followers[:] = [*filter(threading.Thread.is_alive, _followers), follower]
                 follower.start()
+
+    @property
+    def next_launch(self) -> int | None:
+        """The number of the launch that is about to be made; None where other threads launch too, maybe before it."""
+        return self.launched + 1 if self._threads == 1 else None
 
     def trail(self) -> list[tuple[int, int, int]]:
         """The last launches: which one, the number of its program, and a digest of all launches up to it."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from meshrt.launch import open_files
 from meshrt.launch.engines.protocol import Handed, Output, Report, Said, Task
 from meshrt.launch.model import ExitStatus
 from meshrt.launch.reaper import MARK, end_marked
@@ -82,6 +83,7 @@ class Child:
         finally:
             os.close(write_end)
         self.pid = self._process.pid
+        open_files.lower(self.pid)
         self._stdout, self._stderr = _pipe(self._process.stdout), _pipe(self._process.stderr)
         self._messages, self._unfinished, self._skipping = read_end, b"", False
         self.fds = (self._stdout.fileno(), self._stderr.fileno(), read_end)

@@ -180,6 +180,11 @@ def unreachable(address: str, error: grpc.RpcError) -> ConfigError:
         return ConfigError(f"no coordinator answers at {address}: there is no host of that name")
     if "CERTIFICATE" in details.upper() or "handshake" in details.lower():
         hint = "the certificates of the two sides are not of one job, or have expired"
+    elif "Socket closed" in details or "reset" in details:
+        hint = (
+            "what runs there ends the connection: one side uses --tls and the other does not, or the certificate of "
+            "this side is of another job, or has expired"
+        )
     return ConfigError(f"no coordinator answers at {address} ({details}); {hint}")
 
 

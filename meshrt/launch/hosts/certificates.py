@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -72,8 +73,9 @@ def _write(path: Path, content: bytes) -> Path:
 
 
 def read(folder: Path, role: str) -> Certificates:
-    """The certificates of a folder that `make` wrote. ConfigError says what is missing, open to others or expired."""
-    contents = []
+    """The certificates of a folder that `make` wrote. ConfigError says what is missing, open to others, expired or of
+    another folder."""
+    contents, found = list[bytes](), list[x509.Certificate]()
     for name in ("ca.pem", f"{role}.pem", f"{role}.key"):
         path = folder / name
         try:
@@ -86,11 +88,40 @@ def read(folder: Path, role: str) -> Certificates:
                 "and copy ca.pem, agent.pem and agent.key to every host"
             ) from None
         if name.endswith(".pem"):
-            _check_dates(path, contents[-1])
+            found.append(_loaded(path, contents[-1]))
+    authority, own = found
+    _check_match(folder, role, authority, own, contents[-1])
     return Certificates(*contents)
 
 
-def _check_dates(path: Path, content: bytes) -> None:
+def _check_match(folder: Path, role: str, authority: x509.Certificate, own: x509.Certificate, key: bytes) -> None:
+    """Whether what lies in the folder is of one job: else nobody lets this side in, and nobody says why."""
+    try:
+        own.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        raise ConfigError(
+            f"{folder / f'{role}.pem'}: it was not signed by the authority of {folder / 'ca.pem'}: the files are of "
+            "different jobs; copy all of them from one folder of `meshrt launch certificates`"
+        ) from None
+    try:
+        public = serialization.load_pem_private_key(key, None).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as e:
+        raise ConfigError(f"{folder / f'{role}.key'}: it is no private key without a password: {e}") from None
+    if _bytes_of(public) != _bytes_of(own.public_key()):
+        raise ConfigError(
+            f"{folder / f'{role}.key'}: it is not the key of {folder / f'{role}.pem'}: the files are of different "
+            "jobs; copy all of them from one folder of `meshrt launch certificates`"
+        )
+
+
+def _bytes_of(key: Any) -> bytes:
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    found: bytes = key.public_bytes(serialization.Encoding.DER, form)
+    return found
+
+
+def _loaded(path: Path, content: bytes) -> x509.Certificate:
+    """A certificate that counts now."""
     try:
         found = x509.load_pem_x509_certificate(content)
     except ValueError as e:
@@ -102,3 +133,4 @@ def _check_dates(path: Path, content: bytes) -> None:
             f"{found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} here: make new ones with "
             "`meshrt launch certificates`, or set the clock"
         )
+    return found

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from meshrt import _collection
-from meshrt.launch import shell
+from meshrt.launch import open_files, shell
 from meshrt.launch.address import split_address
+from meshrt.launch.hosts import library_words
 from meshrt.launch.hosts.agent import versions
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.journal import Journal
@@ -69,16 +70,25 @@ def run(job: shell.Job, options: Options, console: Console | None = None, place:
     options.trust.check_address(host)
     command = shlex.join((*job.target[1:], *job.arguments))
     say = _Said(console)
+    open_files.raised()  # each host has a connection
     journal = Journal(options.journal, _what(job), say.notice)
     engine = HostsEngine(versions(), say.notice, journal.expected, options.lease_s)
     server = Server(
         engine, options.trust, host, port or int(journal.header.get("port", 0)), journal.job, os.getcwd(), command,
         say.stranger,
     )  # fmt: skip
+    with library_words.apart(console, say.stranger):
+        return _serve(job, options, console, place, engine, server, journal)
+
+
+def _serve(
+    job: shell.Job, options: Options, console: Console, place: Placing | None, engine: HostsEngine, server: Server,
+    journal: Journal,
+) -> int:  # fmt: skip
     address = server.start()
     try:
         journal.note(port=split_address(address)[1])
-        if options.trust.is_plain(host):
+        if options.trust.is_plain(split_address(options.listen)[0]):
             console.say(_PLAIN)
         if place is None:
             console.say(

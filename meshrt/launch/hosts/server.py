@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from grpc.aio import ServicerContext as Context
 
 from meshrt.errors import ConfigError
+from meshrt.launch import open_files
 from meshrt.launch.address import join_address
 from meshrt.launch.environment import SECRET
 from meshrt.launch.hosts import codec, status
@@ -23,6 +24,7 @@ from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.fleet import BACKLOG, SELF_END_S
 from meshrt.launch.hosts.logbook import Line
 from meshrt.launch.hosts.messages import Down, Over, RefusedError
+from meshrt.launch.hosts.reading import HARD_LIMIT, Reading, readable
 from meshrt.launch.hosts.security import Nonces, Trust
 from meshrt.launch.hosts.signing import AlteredError, Seal
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
@@ -34,13 +36,16 @@ __all__ = ["Server"]
 _QUEUE = 4096  # messages that an agent may leave unread, or lines a follower, before it is given up
 _PAUSE_S = 0.05
 _TURN_S = 0.25
+_OWN_FILES = 1024  # Chosen: descriptors for all but connections: logs of ranks, agents that were started here, figures
 _NONCE_LIMIT = 64  # characters: whoever knocks is a stranger
 _OPTIONS = (
-    ("grpc.max_receive_message_length", codec.MESSAGE_LIMIT),
+    ("grpc.max_receive_message_length", HARD_LIMIT),
     ("grpc.so_reuseport", 0),  # else two coordinators could share one port
     ("grpc.keepalive_time_ms", 5000),
     ("grpc.keepalive_timeout_ms", 5000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # of a stranger who says nothing; gRPC's own patience is 2 minutes
+    ("grpc.max_connection_idle_ms", 60_000),  # of one who makes no call; an agent's session is one
 )
 
 
@@ -86,7 +91,8 @@ class Server:
 
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
-        server = grpc.aio.server(options=_OPTIONS)
+        most = ("grpc.max_allowed_incoming_connections", _connections())
+        server = grpc.aio.server(interceptors=(Reading(),), options=(*_OPTIONS, most))
         stubs.add_CoordinatorServicer_to_server(self, server)
         server.add_generic_rpc_handlers((_OtherProtocols(self._log),))
         address = join_address(self._host, self._port)
@@ -122,7 +128,7 @@ class Server:
 
     async def _admit(self, context: Context, method: str, request: Message | None) -> str:
         """The nonce of a call. RefusedError unless the caller knows the job's secret, and makes it the first time."""
-        nonce, proof, digest = _credentials(context, request)
+        nonce, proof, digest = _credentials(context, readable(request))
         self._nonces.spend(nonce, proof, self._trust.secret, method, digest, time.monotonic())
         if not self._engine.serving:
             raise RefusedError("the coordinator is starting or ending", "UNAVAILABLE")
@@ -136,7 +142,7 @@ class Server:
         the same proof of the refusal; nobody else does, who could have it made for the call of another one."""
         if error.kind != "UNAVAILABLE":
             self._log(f"refused {method} from {_peer(context)}: {error}")
-        nonce, proof, digest = _credentials(context, request)
+        nonce, proof, digest = _credentials(context, request if isinstance(request, Message) else None)
         signed: tuple[tuple[str, str], ...] = ()
         if self._trust.signs and frames.proves(proof, self._trust.secret, "call", nonce, method, digest):
             refusal = frames.proof(self._trust.secret, "refusal", nonce, method, error.kind, str(error))
@@ -157,8 +163,11 @@ class Server:
     # --- calls of agents.
 
     async def Knock(self, request: pb.KnockRequest, context: Context) -> pb.KnockReply:
-        if len(request.nonce) > _NONCE_LIMIT:
-            await self._refuse(context, "Knock", RefusedError("a nonce that is no nonce", "INVALID_ARGUMENT"))
+        try:
+            if len(readable(request).nonce) > _NONCE_LIMIT:
+                raise RefusedError("a nonce that is no nonce", "INVALID_ARGUMENT")
+        except RefusedError as e:
+            await self._refuse(context, "Knock", e)
         if UNPROVED in dict(context.invocation_metadata() or ()):
             self._log(f"{_peer(context)} knocked, and left: {self._why_unproved()}")
         nonce = self._nonces.new(time.monotonic())
@@ -179,7 +188,7 @@ class Server:
             up, down = (self._seal(nonce, "Session", way) for way in ("up", "down"))
             first = await anext(requests, None)
             if first is not None:
-                up.check(first)
+                up.check(readable(first))
             if first is None or not first.HasField("join"):
                 raise RefusedError("malformed message: a session in which nobody joins", "INVALID_ARGUMENT")
             who = codec.applicant(first.join)
@@ -211,7 +220,7 @@ class Server:
     ) -> None:  # fmt: skip
         try:
             async for message in requests:
-                self._engine.receive(name, incarnation, codec.up(up.check(message)))
+                self._engine.receive(name, incarnation, codec.up(up.check(readable(message))))
         except (RefusedError, AlteredError) as e:
             self._log(f"ended the session of host {name} ({_peer(context)}): {e}")
         except grpc.RpcError as e:
@@ -224,7 +233,7 @@ class Server:
         try:
             up = self._seal(await self._admit(context, "ReportLog", None), "ReportLog", "up")
             async for message in requests:
-                up.check(message)
+                up.check(readable(message))
                 while self._engine.unread >= BACKLOG:  # gRPC then reads no more from the agent, which keeps the rest
                     await asyncio.sleep(_PAUSE_S)
                 self._engine.log(message.name, message.incarnation, codec.chunk(message))
@@ -341,6 +350,12 @@ def _credentials(context: Context, request: Message | None) -> tuple[str, str, s
 def _as_refusal(error: RefusedError | AlteredError) -> RefusedError:
     """What was altered on its way may come whole in another attempt."""
     return error if isinstance(error, RefusedError) else RefusedError(str(error), "DATA_LOSS")
+
+
+def _connections() -> int:
+    """How many callers there may be at once: strangers take no descriptor that the job's files and processes need."""
+    files = open_files.limit()
+    return max(files // 2, files - _OWN_FILES)
 
 
 def _try_to_bind(host: str, port: int) -> None:

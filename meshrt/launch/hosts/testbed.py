@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from meshrt.launch import open_files
 from meshrt.launch.environment import SECRET
 from meshrt.launch.hosts.security import SECRET_FILE
 from meshrt.launch.model import ExitStatus
@@ -50,7 +51,19 @@ def _agent(name: str, address: str, env: Mapping[str, str]) -> subprocess.Popen[
         "--coordinator", address, "--name", name, "--quiet",
     ]  # fmt: skip
     # A terminal's Ctrl-C is the coordinator's, which then stops all processes in order.
-    return subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command, env=dict(env), stdin=subprocess.DEVNULL, stderr=_stderr(), start_new_session=True
+    )
+    open_files.lower(process.pid)
+    return process
+
+
+def _stderr() -> int | None:
+    """Python's own, since this process has another one at its number (library_words.py)."""
+    try:
+        return None if sys.stderr is None else sys.stderr.fileno()
+    except (OSError, ValueError):
+        return None
 
 
 def _watch(name: str, agent: subprocess.Popen[bytes], ended: Callable[[str, str], None]) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["describe", "named", "representatives", "source_of"]
+__all__ = ["describe", "fields", "named", "program", "representatives", "source_of"]
 
 # In this order: the first that differs is mostly the cause of those behind it. Each with what people call it.
 _FIELDS = {
@@ -33,16 +33,16 @@ Record = Mapping[str, Any]
 
 def representatives(records: Mapping[int, Record]) -> tuple[int, ...]:
     """One process for each different program, the lowest; the first is process 0 or who comes nearest to it."""
-    first: dict[object, int] = {}
+    first: dict[str, int] = {}
     for process in sorted(records):
-        first.setdefault(records[process].get("digest"), process)
+        first.setdefault(repr(records[process].get("digest")), process)  # which may be anything: it came by the wire
     return tuple(first.values())
 
 
 def describe(records: Mapping[int, Record], texts: Mapping[int, str | None]) -> str:
     """Who runs what, and what differs: several lines."""
     chosen = representatives(records)
-    parts = [f"{_who(records, p)} {_program(records[p])}" for p in chosen]
+    parts = [f"{_who(records, p)} {program(records[p])}" for p in chosen]
     lines = [f"the processes of a job must run the same programs in the same order, but {'; '.join(parts)}"]
     base = chosen[0]
     for other in chosen[1:]:
@@ -68,8 +68,16 @@ def named(record: Record) -> str:
     return f"{record.get('name', '?')}{line}"
 
 
-def _program(record: Record) -> str:
+def program(record: Record) -> str:
+    """The same, with what it is launched on."""
     return f"{named(record)} on {record.get('arguments', '?')}"
+
+
+def fields(records: Mapping[int, Record]) -> str:
+    """What differs between the programs of two processes, as the end of a line; empty where only their texts do."""
+    one, other = records
+    found = [line for line in _between(one, other, records, {}) if not line.startswith("their texts")]
+    return f" ({'; '.join(found)})" if found else ""
 
 
 def _between(one: int, other: int, records: Mapping[int, Record], texts: Mapping[int, str | None]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import selectors
 import socket
 import time
@@ -30,6 +31,7 @@ _BACKLOG = 4096
 _READ = 256 * 1024
 _HELD = 64 << 20  # bytes that a member may leave unread before it is given up
 _TEXT_LIMIT = 64 << 20
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Door:
@@ -53,7 +55,8 @@ class Door:
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}  # by the number of the process that joined
         self._waiting: dict[int, _Connection] = {}  # of newcomers, by rank
-        self._strangers: set[_Connection] = set()
+        self._strangers: dict[_Connection, None] = {}  # the oldest first
+        self._deaf = False  # nobody can be let in: there are no descriptors, and no stranger who could make room
         self._service: str | None = None
         self._beat_at = 0.0
         listener.setblocking(False)
@@ -75,8 +78,10 @@ class Door:
             self._strange.tick()
             self._settle()
             for stranger in [s for s in self._strangers if now - s.since > _SHAKE_S]:
+                self._strange(f"{stranger.peer} was not let in: it said nothing for {_SHAKE_S:g} s")
                 self._refuse(stranger, "nothing was said for too long")
             if now - self._beat_at > _BEAT_S:
+                self._hark(True)
                 self._beat_at = now
                 for connection in [*self._connections.values(), *self._waiting.values()]:
                     connection.send("beat", missing=self._roster.missing())
@@ -86,17 +91,40 @@ class Door:
     def _accept(self) -> None:
         try:
             sock, address = self._listener.accept()
-        except OSError:  # it went away again, or there are no descriptors left: the next one may have more luck
-            return
+        except OSError as e:
+            if e.errno in _EXHAUSTED and not self._make_room():
+                self._hark(False)
+            return  # else it went away again
         if len(self._strangers) >= _STRANGERS:
-            sock.close()
-            return
+            self._make_room()
         connection = _Connection(sock, self._selector, f"{address[0]}:{address[1]}")
         connection.on_message = lambda fields: self._shake(connection, fields)
-        connection.on_end = lambda why: self._strangers.discard(connection)
+        connection.on_end = lambda why: self._strangers.pop(connection, None)
         connection.on_nonsense = lambda why: self._mistake(connection, why)
-        self._strangers.add(connection)
+        self._strangers[connection] = None
         connection.send("hello", nonce=connection.nonce)
+
+    def _make_room(self) -> bool:
+        """The oldest stranger goes: who belongs to the job says so at once, and comes again if it was too slow. Whether
+        there was one."""
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        why = "it had to make room for others, and had not said who it is"
+        self._strange(f"{oldest.peer} was not let in: {why}")
+        del self._strangers[oldest]
+        oldest.send("refused", why=why, again=True)
+        oldest.drop(why)
+        return True
+
+    def _hark(self, on: bool) -> None:
+        """Whether anybody else is let in: a listener that cannot be served wakes the door without end."""
+        if on and self._deaf:
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+        elif not on and not self._deaf:
+            self._strange("nobody else can be let in: this process may open no more files (ulimit -n)")
+            self._selector.unregister(self._listener)
+        self._deaf = not on
 
     def _shake(self, connection: _Connection, fields: Mapping[str, Any]) -> None:
         kind = fields["kind"]
@@ -123,7 +151,7 @@ class Door:
             self._refuse(connection, f"this is the door of a job of meshrt, and that was {why}")
 
     def _refuse(self, connection: _Connection, why: str) -> None:
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         connection.send("refused", why=why)
         connection.end("refused")
 
@@ -138,7 +166,7 @@ class Door:
                 self._settle()
             self._refuse(connection, str(e))
             return
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         self._admit(connection, process)
         self._welcome(connection, fields)
         self._settle()
@@ -164,7 +192,7 @@ class Door:
             self._log(str(e))
             self._refuse(connection, str(e))
             return
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         self._waiting[rank] = connection
 
         def gone(why: str) -> None:
@@ -178,7 +206,7 @@ class Door:
         self._welcome(connection, fields)
 
     def _tunnel(self, connection: _Connection) -> None:
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             inner.connect(str(self._service).removeprefix("unix:"))
@@ -323,6 +351,10 @@ class _Connection:
         self._ending = True
         if not self._unsent:
             self._close(why)
+
+    def drop(self, why: str) -> None:
+        """Closes at once, whatever has not been sent."""
+        self._close(why)
 
     def _close(self, why: str) -> None:
         if self._open:

@@ -17,6 +17,7 @@ from meshrt.errors import DistributedError
 __all__ = [
     "LINE_LIMIT",
     "STRANGER_LIMIT",
+    "ClosedError",
     "FrameError",
     "Frames",
     "encode",
@@ -36,6 +37,10 @@ Fields = dict[str, Any]
 
 class FrameError(DistributedError):
     """A line that is no message: too long, or not a JSON object."""
+
+
+class ClosedError(FrameError):
+    """The other side closed the connection before it said what it was to say."""
 
 
 def encode(kind: str, **fields: Any) -> bytes:
@@ -79,12 +84,12 @@ class Frames:
 def receive(sock: socket.socket, frames: Frames) -> Fields:
     """The next message on a blocking socket, read up to its end and no further than that.
 
-    FrameError when it closes before; TimeoutError as the socket is set.
+    ClosedError when it closes before; TimeoutError as the socket is set.
     """
     while True:
         data = sock.recv(_READ)
         if not data:
-            raise FrameError("the connection was closed")
+            raise ClosedError("the connection was closed")
         found = frames.feed(data)
         if found:
             assert len(found) == 1, "each side waits for the other's answer while they shake hands"

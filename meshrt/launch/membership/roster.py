@@ -25,13 +25,13 @@ from meshrt.launch.membership.growth import Growth, Newcomer
 from meshrt.launch.membership.members import Agreement, Member
 from meshrt.launch.membership.naps import Naps
 from meshrt.launch.membership.patience import REPORT_S, SILENT_S, STALL_S
+from meshrt.launch.membership.trails import Trails
 
 __all__ = ["Patience", "RefusedError", "Roster", "Send"]
 
 # A wait that was reported is reported again when it lasts this many times as long.
 _REPORT_AGAIN = 10
 _LOOK_S, _WORKING = 1.0, 0.2  # a silent process computes if it used so much of a core in that time
-_TRAILS = 4096  # launches of a circle that are remembered, to be compared with what slower processes tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,7 @@ class Roster:
         self._doomed: str | None = None
         self._agreements: dict[tuple[str, int], Agreement] = {}
         self._reported: dict[tuple[str, int], float] = {}
-        self._trails: dict[str, dict[int, tuple[int, int, int]]] = {}  # launch: who told first, program, digest
-        self._names: dict[tuple[str, int], str] = {}  # of the programs that were agreed on
+        self._trails = Trails()
         # Who of a circle wants to know who is there, each with the number of its question.
         self._asking: dict[tuple[str, str], dict[int, int]] = {}
         self.growth = Growth()
@@ -212,9 +211,8 @@ class Roster:
         for member in self.present:
             silent = now - member.heard_at
             if silent > self.patience.silent_s and not self._computes(member, now):
-                self._lose(
-                    member.process, f"nothing was heard of it for {silent:.0f} s: it is stopped, or its host is cut off"
-                )
+                why = "it is stopped, its host is cut off, or it sleeps in foreign code that holds Python's lock"
+                self._lose(member.process, f"nothing was heard of it for {silent:.0f} s: {why}")
         self._look_for_stalls(now)
         if self.growth.due(now) and not self.lost and not any(m.finished for m in self.present):
             if set(self.growth.wishes) >= {m.process for m in self.present}:
@@ -274,6 +272,7 @@ class Roster:
                     continue
                 self._look_at(member, circle, member.launched.get(circle, 0), now - since)
         for (circle, number), agreement in list(self._agreements.items()):
+            self._contradict(circle, number, agreement)
             for process in agreement.records if not self._broken(circle) else ():
                 self._await_agreement(self.members[process], circle, number, now - agreement.since)
 
@@ -345,7 +344,7 @@ class Roster:
             return
         if len({r.get("digest") for r in agreement.records.values()}) == 1:
             del self._agreements[circle, number]
-            self._names[circle, number] = differences.named(record)
+            self._trails.agreed(circle, number, record)
             for p in agreement.records:
                 self.outbox.append(Send(p, "agreed", {"circle": circle, "number": number}))
             return
@@ -375,24 +374,35 @@ class Roster:
         """Programs that were agreed on must also be launched in the same order."""
         if self._broken(circle):
             return
-        known = self._trails.setdefault(circle, {})
-        for count, number, order in trail:
-            there = known.setdefault(int(count), (member.process, int(number), int(order)))
-            if there[2] != order:
-                other = self.members[there[0]].name
-                here, said = self._names.get((circle, number)), self._names.get((circle, there[1]))
-                what = (
-                    f"launch {count} was {said} there and {here} here"
-                    if number != there[1]
-                    else f"before launch {count}"
-                )
-                self._lose(
-                    member.process, f"it launched other programs than {other}: {what}. All processes must launch the "
-                    "same programs in the same order; what they computed together since is wrong", at_odds=True,
-                )  # fmt: skip
-                return
-        for count in sorted(known)[:-_TRAILS]:
-            del known[count]
+        if (found := self._trails.note(circle, member.process, trail)) is not None:
+            other, what = found
+            self._lose(
+                member.process, f"it launched other programs than {self.members[other].name}: {what}. All processes "
+                "must launch the same programs in the same order; what they computed together since is wrong",
+                at_odds=True,
+            )  # fmt: skip
+
+    def _contradict(self, circle: str, number: int, agreement: Agreement) -> None:
+        """Where some are about to launch a new program in place of one that others have launched, each waits for the
+        other for ever. The fewer of them are lost to the more."""
+        if self._broken(circle):
+            return
+        for process, record in agreement.records.items():
+            if (found := self._trails.launch(circle, record.get("launch"))) is None or found[0] == process:
+                continue  # nobody has come so far, or another thread of its own came first
+            del self._agreements[circle, number]
+            other, before = found
+            why = differences.describe({other: before, **agreement.records}, {})
+            for p in agreement.records:
+                self.outbox.append(Send(p, "disagreed", {"circle": circle, "number": number, "why": why}))
+            new, known = differences.program(record), differences.program(before)
+            if 2 * len(agreement.records) > len(self._in(circle)):
+                odd, text = other, f"it launched {known} where {self.members[process].name} is about to launch {new}"
+            else:
+                odd, text = process, f"it is about to launch {new} where {self.members[other].name} launched {known}"
+            what = differences.fields({other: before, process: record})
+            self._lose(odd, f"{text}{what}. All processes must launch the same programs in the same order")
+            return
 
     # --- going on with those that are left, and with those that come.
 
@@ -463,7 +473,6 @@ class Roster:
         self._reported.clear()
         self._asking.clear()
         self._trails.clear()
-        self._names.clear()
         self.growth = Growth()
         self.lost, self._ended, self._at_odds = {}, set(), set()
         self.members = dict(enumerate((*left, *came)))

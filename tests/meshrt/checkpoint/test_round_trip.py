@@ -281,6 +281,9 @@ def test_metadata_and_positions_of_data(path):
     assert checkpoint.describe(path.with_name("b")).data_states == (b"\0\1",)
     with pytest.raises(TypeError, match=r"data_state must have a method set_state\(state\)"):
         checkpoint.restore(path.with_name("b"), data_state=b"\0\1")
+    checkpoint.save(path.with_name("c"), {"w": np.zeros(3)})
+    with pytest.raises(meshrt.errors.CheckpointMismatchError, match="was saved without the data_state that is to be"):
+        checkpoint.restore(path.with_name("c"), data_state=data, progress=lambda done: pytest.fail("it was read first"))
 
 
 def test_the_name_is_that_of_rematerialisation_too():

@@ -56,6 +56,10 @@ def test_two_processes_form_one_mesh_and_leave_together(launch):
     assert "meshrt launch" not in result.err
 
 
+# The second where the machine is so busy that a rank does not fail by itself within the second that it is given.
+FOLLOWS = re.compile("rank 0 (lost its connection to a peer|was stopped by the launcher)")
+
+
 @pytest.mark.parametrize(
     ("failure", "code", "text"),
     [
@@ -73,7 +77,7 @@ def test_the_failing_rank_is_named_and_its_peer_only_follows(launch, failure, co
     result = launch("--nproc", 2, "--devices-per-process", 2, body=PROGRAM + STEPS + failure)
     assert result.code == code
     assert result.report.startswith(f"meshrt launch: rank 1 failed first: {text} (")
-    assert "rank 0 lost its connection to a peer" in result.report
+    assert FOLLOWS.search(result.report), result.report
 
 
 def test_a_rank_that_finishes_early_is_pointed_out(launch):
@@ -247,7 +251,7 @@ def test_losing_the_service_alone_ends_every_process_by_one_error(alone, then, t
 def test_a_process_that_others_wait_for_is_named_with_both_lines(alone):
     (out, err, code), (_, late, slow) = alone(JOB + "run_until_lost()", JOB + "time.sleep(6)", MESHRT_STALL_TIMEOUT="2")
     assert code == 0, err
-    assert slow == 1 and "process 1 finished, and does not know whether the others do" in late  # who went on without it
+    assert slow == 1 and "process 1 (" in late and "was lost: it kept others waiting" in late  # who went on without it
     assert "it kept others waiting" in out and "all_reduce at " in out and "script0.py" in out and "script1.py:" in out
 
 
@@ -278,6 +282,18 @@ def test_processes_that_run_different_programs_are_told_what_differs(alone, one,
     for out, err, code in alone(DIFFERENT.format(one), DIFFERENT.format(other)):
         assert code == 0 and "process 0 runs" in out and "process 1 runs" in out, err + out
         assert all(text in out for text in texts), out
+
+
+def test_one_that_takes_a_new_program_where_the_others_take_one_that_all_know_is_told_at_once(alone):
+    body = JOB + (
+        "y = jax.make_array_from_callback((8, 2), s, lambda i: np.ones((8, 2), np.float32)[i])\n"
+        "try:\n"
+        "    for i in range(6): total(x if i < 3 or me == 0 else y).block_until_ready()\n"
+        "except (PeerLost, ProgramsDifferError) as e: print(type(e).__name__, e, flush=True)\n"
+    )
+    (here, _, _), (there, err, code) = alone(body, body, MESHRT_STALL_TIMEOUT=str(HANGS_S - 60))
+    assert "\nProgramsDifferError the processes" in there and "4x4xf32" in there and "4x2xf32" in there, (code, err)
+    assert "\nPeerLost process 1" in here and "is about to launch total" in here and "4x2xf32 in process 1" in here
 
 
 def test_known_programs_in_another_order_are_found_out(alone):
@@ -327,7 +343,7 @@ def test_a_launcher_blames_who_is_silent_and_who_finished_early(launch):
         options = ("--nproc", 2, "--devices-per-process", 1, "--heartbeat-timeout", 4, "--env", f"DEED={deed}")
         result = launch(*options, body=body)
         assert result.code == 1 and result.report.startswith("meshrt launch: rank 1 failed first: lost to the others")
-        assert text in result.report and "rank 0 lost its connection to a peer" in result.report
+        assert text in result.report and FOLLOWS.search(result.report), result.report
 
 
 ELASTIC = (

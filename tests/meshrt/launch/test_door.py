@@ -5,11 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from meshrt.distributed import connection
+from meshrt.distributed.clusters import Identity
+from meshrt.launch import service
 from meshrt.launch.membership import folders, frames
 from meshrt.launch.membership.door import Door
 from meshrt.launch.membership.folders import private_folder, remove_folder
@@ -272,3 +278,82 @@ def test_the_count_of_strangers_is_told_when_no_more_come():
     now[0] = at
     call()
     assert said == ["it came", "2 more of the kind were left out"]
+
+
+def test_who_says_nothing_makes_room_for_others_and_may_come_again(door, monkeypatch):
+    monkeypatch.setattr("meshrt.launch.membership.door._STRANGERS", 3)
+    silent = [door.knock() for _ in range(5)]
+    for guest in silent[:2]:
+        answer = guest.next()
+        assert answer["kind"] == "refused" and answer["again"] is True and guest.next() is None
+    member = door.member(0)  # although the others stay
+    assert "had to make room for others" in door.logged[0]
+    for guest in (*silent, member):
+        guest.sock.close()
+
+
+def test_a_process_that_had_to_make_room_at_the_door_knocks_again(monkeypatch):
+    monkeypatch.setenv("MESHRT_JOB_SECRET", "s3cret")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        knocks = []
+
+        def serve() -> None:
+            for say in ("refused", "nothing", "welcome"):
+                sock, _ = listener.accept()
+                with sock:
+                    sock.sendall(frames.encode("hello", nonce="1"))
+                    (join,) = frames.Frames().feed(sock.recv(65536))
+                    knocks.append(join["kind"])
+                    if say == "refused":
+                        sock.sendall(frames.encode("refused", why="many came", again=True))
+                    elif say == "welcome":
+                        proof = frames.proof("s3cret", "welcome", join["nonce"])
+                        sock.sendall(frames.encode("welcome", proof=proof, service="unix:x"))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        entrance = connection.enter(Identity(address, 1, 0, None, False, "test"), 60.0)
+        thread.join()
+        entrance.sock.close()
+        assert knocks == ["join"] * 3 and entrance.service == "unix:x"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads limits and times from /proc")
+def test_a_door_without_descriptors_lets_members_in_and_rests():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    limits = ["bash", "-c", 'ulimit -n 64; exec "$@"', "x"]
+    command = [sys.executable, str(Path(service.__file__).with_name("serve.py")), "--num-processes", "2"]
+    environ = {**os.environ, "MESHRT_JOB_SECRET": "s3cret"}
+    serving = subprocess.Popen([*limits, *command, "--bind", f"127.0.0.1:{port}"], env=environ, stderr=subprocess.PIPE)
+    silent = []
+    try:
+        first = reach(("127.0.0.1", port))
+        first.join(0, 2, "s3cret")
+        assert first.next()["kind"] == "welcome"
+        for _ in range(100):
+            silent.append(socket.create_connection(("127.0.0.1", port), timeout=60))
+        second = reach(("127.0.0.1", port))
+        second.join(1, 2, "s3cret")
+        assert second.next()["kind"] == "welcome"
+        assert first.until("formed")["hosts"] == {"0": "h", "1": "h"}
+        for guest in (first, second):
+            guest.sock.close()
+    finally:
+        serving.kill()
+        said = serving.communicate()[1].decode()
+        for sock in silent:
+            sock.close()
+    assert "was not let in: it had to make room for others" in said
+
+
+def reach(address):
+    """A guest at a door that may not be there yet."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return Guest(address)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

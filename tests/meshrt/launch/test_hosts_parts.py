@@ -7,6 +7,7 @@ import errno
 import gc
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -389,3 +390,24 @@ def test_collections_of_a_coordinator_are_seldom_until_it_ends():
             assert gc.get_threshold()[0] == 0
     finally:
         gc.set_threshold(*before)
+
+
+LIMITS = """\
+import resource
+from pathlib import Path
+def files(pid):
+    return Path(f"/proc/{pid}/limits").read_text().partition("Max open files")[2].split()[0]
+def parent(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+agent = os.getppid()
+print("rank", files("self"), "agent", files(agent), "coordinator", files(parent(agent)), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads limits in /proc")
+def test_a_coordinator_takes_the_connections_of_many_hosts_and_its_children_have_the_users_limit(launch):
+    started = launch.start("--nodes", 1, body=LIMITS, within=("bash", "-c", 'ulimit -Sn 200; exec "$@"', "x"))
+    result = launch.finish(started, 0.0)
+    assert result.code == 0, result.err
+    hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1 << 18)
+    assert result.out == f"[local0:0] rank 200 agent 200 coordinator {hard}\n"

@@ -18,11 +18,12 @@ import grpc
 
 from meshrt.cli.main import main
 from meshrt.errors import ConfigError
-from meshrt.launch.hosts import certificates, codec
+from meshrt.launch import open_files
+from meshrt.launch.hosts import certificates, codec, library_words
 from meshrt.launch.hosts.agent import versions
 from meshrt.launch.hosts.calls import Calls, unreachable
 from meshrt.launch.hosts.engine import HostsEngine
-from meshrt.launch.hosts.messages import Applicant, RefusedError
+from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError
 from meshrt.launch.hosts.security import Nonces, Trust, read_secret
 from meshrt.launch.hosts.server import Server
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
@@ -173,7 +174,8 @@ def test_nonces_are_limited_in_time_and_number():
         (pb.JoinRequest(name="a", address="h", incarnation="x;y"), "INVALID_ARGUMENT", "without a sound incarnation"),
         (pb.JoinRequest(name="a", address="$(x)", incarnation="x"), "INVALID_ARGUMENT", "'$(x)' is no address"),
         (pb.JoinRequest(name="a", address="h", incarnation="x"), "FAILED_PRECONDITION", "host a has meshrt None, and"),
-        (someone("a" * (2 << 20)), "RESOURCE_EXHAUSTED", "larger than max"),
+        (someone("a" * (2 << 20)), "RESOURCE_EXHAUSTED", "bytes, more than the 1048576 that are"),
+        (someone("a" * (8 << 20)), "RESOURCE_EXHAUSTED", "larger than max"),
     ],
 )  # fmt: skip
 def test_what_no_agent_says_is_refused(serve, request_, status, words):
@@ -183,6 +185,26 @@ def test_what_no_agent_says_is_refused(serve, request_, status, words):
         join(calls, request_)
     assert status_of(error)[0] == status and words in status_of(error)[1]
     assert join(calls, someone()).job == "j"
+
+
+@pytest.mark.parametrize("big", [False, True], ids=["nonsense", "too large"])
+@pytest.mark.parametrize("method", ["Knock", "Session", "ReportLog", "Status", "Resize", "Cancel", "Logs"])
+def test_bytes_that_are_no_message_are_refused_and_told_whatever_is_called(serve, method, big):
+    serving = serve(Trust(SECRET))
+    calls = Calls(serving.address, Trust(SECRET))
+    data = b"\x0a" + b"\x80\x80\x80\x01" + bytes(2 << 20) if big else b"\xff\xff"
+    streams = {"Session": "stream_stream", "ReportLog": "stream_unary", "Logs": "unary_stream"}
+    kind = streams.get(method, "unary_unary")
+    with grpc.insecure_channel(serving.address) as channel, pytest.raises(grpc.RpcError) as error:
+        call = getattr(channel, kind)(f"/meshrt.launch.v2.Coordinator/{method}")
+        proofs = calls._metadata(method, "stream", calls.knock())
+        answer = call(iter([data]) if kind.startswith("stream") else data, metadata=proofs, timeout=60)
+        list(answer)
+    why = "bytes, more than the 1048576 that are allowed" if big else "it is none of this protocol"
+    assert status_of(error)[0] == ("RESOURCE_EXHAUSTED" if big else "INVALID_ARGUMENT")
+    assert status_of(error)[1].startswith("malformed message: ") and status_of(error)[1].endswith(why)
+    (line,) = serving.log
+    assert line.startswith(f"refused {method} from 127.0.0.1:") and line.endswith(why)
 
 
 def test_two_agents_of_one_name(serve):
@@ -224,6 +246,101 @@ def test_strange_clients_do_no_harm(serve, data):
     with socket.create_connection((host, int(port))) as sock:
         sock.sendall(data)
     assert join(Calls(serving.address, Trust(SECRET)), someone()).job == "j"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+def test_callers_take_no_more_descriptors_than_the_job_can_spare(serve, monkeypatch):
+    monkeypatch.setattr(open_files, "limit", lambda: 80)
+    serving = serve(Trust(SECRET))
+    calls = Calls(serving.address, Trust(SECRET))
+    hosts = calls.stream("Session", Talking(someone()), calls.knock())
+    assert codec.joined(next(iter(hosts))).job == "j"
+    host, port = serving.address.split(":")
+    before, silent = len(os.listdir("/proc/self/fd")), []
+    for _ in range(200):
+        silent.append(socket.create_connection((host, int(port)), timeout=30))
+    settled = time.monotonic() + 60
+    while (taken := len(os.listdir("/proc/self/fd")) - before - len(silent)) > 50 and time.monotonic() < settled:
+        time.sleep(0.05)
+    assert taken <= 50
+    assert calls.call("Status", pb.StatusRequest()).hosts[0].connected  # who is in stays in
+    hosts.cancel()
+    for sock in silent:
+        sock.close()
+
+
+def frame(kind: int, data: bytes) -> bytes:
+    """One of HTTP/2's, of no stream."""
+    return len(data).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + data
+
+
+def test_what_strangers_have_grpc_say_cannot_pass_for_lines_of_somebody_else(hosts):
+    hosts.start("--nodes", 1, body="print('done')")
+    host, port = hosts.address.rsplit(":", 1)
+    goodbye = bytes(4) + (2).to_bytes(4, "big") + b"\x1b]0;owned\x07\nmeshrt launch: the job succeeded \xff"
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
+        sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, b"") + frame(7, goodbye))
+        line = hosts.until("owned")
+    assert line.startswith("meshrt launch: gRPC says: ") and r"\x1b]0;owned\x07" in line
+    hosts.agent("a")
+    result = hosts.finish()
+    assert result.code == 0 and "\nmeshrt launch: the job succeeded" not in result.err and "\x1b" not in result.err
+
+
+def test_who_has_a_certificate_of_another_job_is_told_of_in_plain_words(hosts, tmp_path):
+    certificates.make(tmp_path / "ours", "j", 1.0)
+    certificates.make(tmp_path / "theirs", "k", 1.0)
+    hosts.start("--nodes", 1, "--tls", "ours", body="print('done')")
+    foreign = certificates.read(tmp_path / "theirs", "agent")
+    trusting = certificates.Certificates((tmp_path / "ours" / "ca.pem").read_bytes(), foreign.certificate, foreign.key)
+    with pytest.raises(grpc.RpcError):
+        Calls(hosts.address, Trust(SECRET, trusting)).knock()
+    line = hosts.until("somebody was not let in")
+    assert line.startswith("meshrt launch: somebody was not let in, as the TLS handshake failed: CERTIFICATE_VERIFY_")
+    hosts.agents["a"] = hosts.command("agent", "--name", "a", "--tls", "ours")
+    assert hosts.finish().code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("I1128 04:50:27.749859   13924 a_b.cc:25] x \x1b[1m", r"gRPC says: x \x1b[1m"),
+        ("meshrt launch: x", "gRPC says: meshrt launch: x"),
+        ("", ""),
+        (
+            "I1128 04:50:27.7  1 ssl.cc:2] Handshake failed with error SSL: error:1:SSL routines:OPENSSL_internal:W: v",
+            "somebody was not let in, as the TLS handshake failed: W: v",
+        ),
+    ],
+    ids=["control", "other", "empty", "tls"],
+)
+def test_lines_of_grpc_in_words(line, words):
+    assert library_words.told(line) == words
+
+
+class Talking:
+    """What an agent says that joins and stays."""
+
+    def __init__(self, request: pb.JoinRequest):
+        self._said = iter([pb.AgentMessage(join=request)])
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> pb.AgentMessage:
+        for message in self._said:
+            return message
+        time.sleep(0.2)
+        return codec.from_up(Beat(time.monotonic()))
+
+
+@pytest.mark.slow
+def test_who_says_nothing_is_let_go(serve):
+    serving = serve(Trust(SECRET))
+    host, port = serving.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
+        while sock.recv(4096):  # gRPC greets first
+            pass
 
 
 # --- certificates.
@@ -276,6 +393,37 @@ def test_certificates_are_private_dated_and_never_written_over(tmp_path):
     (tmp_path / "ca.pem").write_text("x")
     with pytest.raises(ConfigError, match="it is no certificate"):
         certificates.read(tmp_path, "coordinator")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ca.pem", "agent.pem: it was not signed by the authority of .*ca.pem: the files are of different jobs"),
+        ("agent.pem", "agent.pem: it was not signed by the authority of .*ca.pem: the files are of different jobs"),
+        ("agent.key", "agent.key: it is not the key of .*agent.pem: the files are of different jobs"),
+    ],
+)
+def test_a_folder_with_files_of_two_jobs_is_refused_where_it_is_read(tmp_path, name, words):
+    for folder in ("ours", "theirs"):
+        certificates.make(tmp_path / folder, "j", 1.0)
+    (tmp_path / "ours" / name).write_bytes((tmp_path / "theirs" / name).read_bytes())
+    with pytest.raises(ConfigError, match=words):
+        certificates.read(tmp_path / "ours", "agent")
+    (tmp_path / "theirs" / "agent.key").write_text("x")
+    with pytest.raises(ConfigError, match="it is no private key without a password"):
+        certificates.read(tmp_path / "theirs", "agent")
+
+
+def test_who_is_not_let_in_by_its_certificate_reads_that_it_may_be_that(serve, tmp_path):
+    certificates.make(tmp_path / "ours", "j", 1.0)
+    certificates.make(tmp_path / "theirs", "k", 1.0)
+    serving = serve(Trust("", certificates.read(tmp_path / "ours", "coordinator")))
+    foreign = certificates.read(tmp_path / "theirs", "agent")
+    trusting = certificates.Certificates((tmp_path / "ours" / "ca.pem").read_bytes(), foreign.certificate, foreign.key)
+    for trust in (Trust("", trusting), Trust()):
+        with pytest.raises(grpc.RpcError) as error:
+            Calls(serving.address, trust).knock()
+        assert "or the certificate of this side is of another job" in str(unreachable(serving.address, error.value))
 
 
 # --- secrets.

@@ -35,6 +35,7 @@ from meshrt.launch.model import (
     WorkerError,
     WorkerExited,
     WorkerJoining,
+    WorkerLeft,
     WorkerLost,
     WorkerMeshed,
     WorkerRaised,
@@ -154,6 +155,16 @@ def test_the_others_go_on_without_one_that_vanished_with_exit_code_0_and_that_is
         do(WorkerExited, rank=rank, status=OK)
     assert do(ServiceExited, status=OK)[-1].exit_code == 0
     assert report.summary(do.state) == "meshrt launch: succeeded without rank 1"
+
+
+def test_nobody_goes_on_without_one_that_vanished_where_all_others_have_handed_over():
+    do = Driver(elastic=True).running()
+    do(WorkerLeft, rank=1)
+    do(WorkerMeshed, rank=1, round=1)
+    do(WorkerLost, rank=0, why="its connection closed", ended=True)
+    assert do(WorkerExited, rank=0, status=OK) == []
+    do(WorkerExited, rank=1, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0 and tuple(do.state.finished) == (0,)
 
 
 def test_that_one_vanished_is_said_too_where_another_one_failed_at_the_same_time():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
+import time
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -48,7 +50,7 @@ def test_figures_of_a_job():
 
 
 def test_they_are_served_on_loopback():
-    metrics = Metrics("0", Board(lambda: 0.0))
+    metrics = Metrics("0", Board(lambda: 0.0), [].append)
     try:
         host, _, port = metrics.address.rpartition(":")
         assert host == "127.0.0.1"
@@ -57,13 +59,13 @@ def test_they_are_served_on_loopback():
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://{metrics.address}/secrets", timeout=10)
         with pytest.raises(ConfigError, match="cannot listen there"):
-            Metrics(port, Board(lambda: 0.0))
+            Metrics(port, Board(lambda: 0.0), [].append)
     finally:
         metrics.close()
 
 
 def test_who_breaks_off_leaves_no_traceback_on_the_launchers_terminal(capfd):
-    metrics = Metrics("0", Board(lambda: 0.0))
+    metrics = Metrics("0", Board(lambda: 0.0), [].append)
     try:
         for error in (ConnectionResetError("by peer"), BrokenPipeError()):
             try:
@@ -75,9 +77,56 @@ def test_who_breaks_off_leaves_no_traceback_on_the_launchers_terminal(capfd):
         metrics.close()
 
 
+def test_connections_of_which_nobody_asks_take_few_descriptors_and_who_asks_is_answered():
+    metrics = Metrics("0", Board(lambda: 0.0), [].append)
+    host, _, port = metrics.address.rpartition(":")
+    before, idle = len(os.listdir("/proc/self/fd")), []
+    try:
+        for _ in range(300):
+            idle.append(socket.create_connection((host, int(port)), timeout=30))
+        with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=30) as reply:
+            assert reply.status == 200
+        idle[0].settimeout(30)
+        assert idle[0].recv(1) == b""  # it had to make room
+        deadline = time.monotonic() + 30
+        while (taken := len(os.listdir("/proc/self/fd")) - before - len(idle)) > 64 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert taken <= 64
+    finally:
+        for sock in idle:
+            sock.close()
+        metrics.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x16\x03\x01\x1b[31m\r\n\r\n", "Bad request syntax ('\\x16\\x03\\x01\\x1b[31m')"),
+        (b"DELETE / HTTP/1.1\r\n\r\n", "Unsupported method ('DELETE')"),
+        (b"GET /" + b"x" * 70000, "Request-URI Too Long"),
+    ],
+    ids=["bytes", "method", "long"],
+)  # fmt: skip
+def test_what_is_no_request_is_refused_and_told(data, words):
+    told = []
+    metrics = Metrics("0", Board(lambda: 0.0), told.append)
+    host, _, port = metrics.address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=30) as sock:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            own = ":".join(map(str, sock.getsockname()))
+            while sock.recv(65536):
+                pass
+        (line,) = told
+        assert line.startswith(f"{own} got no figures of the job: code ") and words in line and len(line) < 300
+    finally:
+        metrics.close()
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="this machine has no IPv6")
 def test_they_are_served_by_ipv6():
-    metrics = Metrics("[::1]:0", Board(lambda: 0.0))
+    metrics = Metrics("[::1]:0", Board(lambda: 0.0), [].append)
     try:
         with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=10) as reply:
             assert reply.status == 200

@@ -6,12 +6,17 @@ import re
 
 import pytest
 
-# Rank 1 dies by itself a moment after both are in a program of many all-reduces.
+from tests.meshrt.launch.conftest import HANGS_S
+
+# Rank 1 dies by itself a moment after both are in a program of many all-reduces. The others end by themselves, however
+# long that takes them on a loaded machine: the launcher's SIGTERM, a second after the death, is nothing to them.
+PATIENT = ("--devices-per-process", 1, "--grace", HANGS_S)
 TRAINING = """\
 import threading, numpy as np
 import meshrt
 from meshrt.sharding import NamedSharding, PartitionSpec as P
 meshrt.distributed.initialize()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 mesh = meshrt.make_mesh((meshrt.device_count(),), ("x",))
 split, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
 value = np.ones(3 << 10, np.float32)
@@ -36,7 +41,7 @@ USES = ["float(total)", "np.asarray(y.addressable_shards[0].data)", "meshrt.bloc
 def test_what_is_printed_is_the_users_line_and_who_was_lost(launch, use):
     shown = ("--env", "MESHRT_TRACEBACK_FILTERING=remove_frames")
     body = TRAINING.replace("USE", use) + "train()\n"
-    result = launch("--nproc", 2, "--devices-per-process", 1, *shown, body=body)
+    result = launch("--nproc", 2, *PATIENT, *shown, body=body)
     assert result.code == 137
     printed = [line for line in result.err.splitlines() if line.startswith("[0]")]
     assert printed[0] == "[0] Traceback (most recent call last):" and "Gloo" not in result.err
@@ -56,7 +61,7 @@ except meshrt.distributed.PeerLost as e:
     assert e.processes == {1} and "pid" in e.causes[1] and e.__cause__ is None and e.__suppress_context__
     print("caught", flush=True)
 """
-    result = launch("--nproc", 2, "--devices-per-process", 1, body=body)
+    result = launch("--nproc", 2, *PATIENT, body=body)
     assert result.out == "[0] caught\n", result.err
     assert "rank 0" not in result.report and "Traceback" not in result.err
 
@@ -72,7 +77,7 @@ except meshrt.distributed.PeerLost as e:
     meshrt.distributed.context().member._wait(lambda: 0 in meshrt.distributed.context().member.lost, 20)
     print(meshrt.distributed.context().member.lost[0], flush=True)
 """
-    result = launch("--nproc", 3, "--devices-per-process", 1, body=body)
+    result = launch("--nproc", 3, *PATIENT, body=body)
     assert result.code == 5 and "was lost: it cannot go on without process 1" in result.out
 
 

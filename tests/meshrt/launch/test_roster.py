@@ -196,6 +196,77 @@ def test_programs_that_were_agreed_on_are_launched_in_one_order():
     )
 
 
+KNOWN = {"digest": "k", "name": "step", "line": "a.py:1", "arguments": "4xf32", "devices": "0,1,2"}
+NEW = {"digest": "n", "name": "step", "line": "a.py:1", "arguments": "8xf32", "devices": "0,1,2"}
+
+
+def in_step(job, process, count, circle="0,1,2"):
+    """`process` tells that it has launched the program that all know `count` times."""
+    trails = {circle: [[i, 0, 100 + i] for i in range(1, count + 1)]}
+    job.roster.beat(process, {"launched": {circle: count}, "pending": {}, "doing": {}, "trails": trails}, job.now)
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_a_new_program_in_place_of_one_that_others_launched_is_an_error_at_once(asked_first):
+    job = Job()
+    for p in range(3):
+        job.roster.agree(p, "0,1,2", 0, KNOWN, job.now)
+    ask = lambda: job.roster.agree(1, "0,1,2", 1, {**NEW, "launch": 3}, job.now)
+    told = [lambda: in_step(job, 0, 3), lambda: in_step(job, 2, 3)]
+    for happen in [ask, *told] if asked_first else [*told, ask]:
+        happen()
+    why = next(fields["why"] for kind, fields in job.sent(1) if kind == "disagreed")
+    assert "process 0 runs step (a.py:1) on 4xf32; process 1 runs step (a.py:1) on 8xf32" in why
+    (kind, fields) = job.sent(0)[-1]
+    assert kind == "lost" and fields["process"] == 1 and list(job.roster.lost) == [1]
+    assert "it is about to launch step (a.py:1) on 8xf32 where process 0 (host h0, pid 100) launched" in fields["why"]
+    assert "(arguments of one device: 4xf32 in process 0, 8xf32 in process 1)" in fields["why"]
+    assert job.roster.news == [(1, fields["why"], False)]
+
+
+def test_of_those_that_are_at_odds_the_fewer_are_lost():
+    job = Job()
+    for p in range(3):
+        job.roster.agree(p, "0,1,2", 0, KNOWN, job.now)
+    for p in range(2):
+        job.roster.agree(p, "0,1,2", 1, {**NEW, "launch": 3}, job.now)
+    in_step(job, 2, 2)
+    assert not job.roster.lost  # it may come to the same
+    in_step(job, 2, 3)
+    assert list(job.roster.lost) == [2] and "it launched step (a.py:1) on 4xf32 where" in job.roster.lost[2]
+    assert all("disagreed" in [kind for kind, _ in job.sent(p)] for p in range(2))
+
+
+@pytest.mark.parametrize("record", [{}, {"digest": []}, {"digest": {}, "name": 3, "arguments": None, "line": []}])
+def test_a_description_that_is_none_harms_nobody_but_who_gave_it(record):
+    job = Job()
+    for p in range(3):
+        job.roster.agree(p, "0,1,2", 0, KNOWN, job.now)
+    job.roster.agree(1, "0,1,2", 1, {**record, "launch": 1}, job.now)
+    in_step(job, 0, 1)
+    job.pass_time(1)
+    assert list(job.roster.lost) == [1]
+
+
+def test_who_launches_by_another_thread_before_is_not_at_odds_with_itself():
+    job = Job()
+    for p in range(3):
+        job.roster.agree(p, "0,1,2", 0, KNOWN, job.now)
+    job.roster.agree(1, "0,1,2", 1, {**NEW, "launch": 3}, job.now)
+    in_step(job, 1, 3)
+    job.pass_time(1)
+    assert not job.roster.lost
+
+
+def test_where_other_threads_may_launch_first_nothing_is_said_before_it_lasts():
+    job = Job()
+    for p in range(3):
+        job.roster.agree(p, "0,1,2", 0, KNOWN, job.now)
+    job.roster.agree(1, "0,1,2", 1, {**NEW, "launch": None}, job.now)
+    in_step(job, 0, 3)
+    assert not job.roster.lost
+
+
 def test_the_last_launches_of_a_script_are_compared_at_its_end():
     job = Job(2)
     for p, order in enumerate((12, 99)):

@@ -212,6 +212,28 @@ def test_a_reader_that_leaves_ends_the_job(launch):
     process.stderr.close()
 
 
+@pytest.mark.parametrize("name", ["none", "none.such", "pack.none", "pack.one.none"])
+def test_a_module_that_is_not_there_is_one_line_and_nothing_is_started_again(launch, name):
+    (launch.folder / "pack").mkdir()
+    for file in ("__init__.py", "one.py"):
+        (launch.folder / "pack" / file).write_text("")
+    result = launch("--max-restarts", 3, "-m", name)
+    assert result.code == 78 and "Traceback" not in result.err and "starting again" not in result.err
+    shown, report, *_ = result.err.splitlines()
+    assert shown.startswith(f"[0] meshrt launch: there is no module {name} for {sys.executable} on this host (")
+    assert f"ModuleNotFoundError: there is no module {name} " in report and "[exit code 78]" in report
+
+
+@pytest.mark.parametrize("where", ["__init__", "one"])
+def test_a_module_whose_own_imports_fail_is_an_error_of_its_own(launch, where):
+    (launch.folder / "pack").mkdir()
+    for file in ("__init__", "one"):
+        (launch.folder / "pack" / f"{file}.py").write_text("import not_there\n" if file == where else "")
+    result = launch("-m", "pack.one")
+    assert result.code == 1 and "ModuleNotFoundError: No module named 'not_there'" in result.report
+    assert f'pack/{where}.py", line 1' in result.report
+
+
 def test_modules_environment_and_working_directory(launch):
     launch.script("print(__name__, __spec__ is not None, sys.argv[1:], os.environ['A'], os.getcwd())", "mod.py")
     result = launch("--env", "A=b=c", "-m", "mod", "--flag")
