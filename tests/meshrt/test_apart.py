@@ -49,6 +49,16 @@ CASES = {
     "a gradient": (lambda p: p.lib.grad(lambda a, b: (a * a + b).sum()), 0, 1),
     "its type alone": (lambda p: lambda a, b: a + b.shape[0], 3, ("Auto", 4)),
     "constants beside a device": (lambda p: lambda a, b: p.lib.numpy.zeros(3), 1, 3),
+    "a device alone": (lambda p: lambda a, b: a * 2, None, 3),
+    "a mesh alone": (lambda p: lambda a, b: a * 2, None, ("Auto", 0)),
+    "an Explicit mesh alone": (lambda p: lambda a, b: a * 2, None, ("Explicit", 4)),
+    "constants beside a device alone": (lambda p: lambda a, b: p.lib.numpy.zeros(3), None, 3),
+    "constants beside one device": (lambda p: lambda a, b: p.lib.numpy.zeros(3), 3, 3),
+    "an Auto mesh beside an Explicit one of its names": (lambda p: lambda a, b: a * 2, ("Explicit", 4), ("Auto", 0)),
+    "a type beside an Auto mesh of its names": (lambda p: lambda a, b: a + b.shape[0], ("Auto", 4), ("Explicit", 0)),
+    "constants beside a mesh": (lambda p: lambda a, b: p.lib.numpy.arange(3), ("Auto", 4), None),
+    "constants of a type": (lambda p: lambda a, b: p.lib.numpy.full(a.shape, 2.0), 1, ("Auto", 0)),
+    "like one of a device": (lambda p: lambda a, b: p.lib.numpy.zeros_like(a), 3, None),
 }
 
 
