@@ -203,7 +203,8 @@ def spread_over(prefix: Any, structure: Any, is_leaf: IsLeaf = None) -> list[Any
 
 def leaf_counts(prefix: Any, structure: Any, is_leaf: IsLeaf = None) -> list[int]:
     """For how many leaves of a tree of this structure each leaf of `prefix` stands. TreeError as for `spread_over`."""
-    given, counts = default_registry.flatten(prefix, is_leaf)[1], []
+    given = default_registry.flatten(prefix, is_leaf)[1]
+    counts: list[int] = []
     if not _covers(given, structure, counts):
         found = next(_structure_errors((), prefix, structure, is_leaf), None)
         raise (found("prefix") if found else errors.TreeError(f"{given} is no prefix of {structure}"))
@@ -242,7 +243,8 @@ def _structure_errors(
         )
         return
     pairs, children = flatten_one_level_with_keys(prefix)[0], structure.children()
-    own = default_registry.flatten(prefix, lambda x: x is not prefix)[1].node_data()[1]
+    node: Any = default_registry.flatten(prefix, lambda x: x is not prefix)[1].node_data()
+    own = node[1]
     keys = _keys_of(kind, data)
     if len(pairs) != len(children) or (keys is not None and [_simple_key(k) for k, _ in pairs] != keys):
         named = [(DictKey(k), None) for k in keys] if keys is not None else list(enumerate(children))
@@ -274,12 +276,13 @@ def _structure_differences(path: KeyPath, a: Any, b: Any, keys: Keys) -> Iterato
         why = _LENGTHS if issubclass(kind, tuple | list) else _CHILDREN
         if names is not None and named is not None:
             why += f", with the symmetric difference of key sets: {set(names) ^ set(named)}"
-        yield path, *(_size_of(kind, len(x)) for x in (children, others)), why
+        yield path, _size_of(kind, len(children)), _size_of(kind, len(others)), why
     elif names != named:
-        shown = (f"a {kind} with pytree metadata {tuple(n or ())}" for n in (names, named))
-        yield path, *shown, _KEYS
+        one, other = (f"a {kind} with pytree metadata {tuple(n or ())}" for n in (names, named))
+        yield path, one, other, _KEYS
     elif node[1] != there[1]:
-        yield path, *(f"{kind.__name__} with {x[1]!r}" for x in (node, there)), "their metadata differ"
+        one, other = (f"{kind.__name__} with {x[1]!r}" for x in (node, there))
+        yield path, one, other, "their metadata differ"
     else:
         for key, x, y in zip(keys(node, len(children)), children, others, strict=True):
             yield from _structure_differences((*path, key), x, y, keys)

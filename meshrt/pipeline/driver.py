@@ -304,11 +304,11 @@ class Driver:
         return anyhow(lambda leaves: self._explained(key, leaves, tree, static), leaves)
 
     def _explained(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
-        resolved = lambda given: resolve(self, given, types_of(leaves, self.shared.are_placed), tree, static)
-        wanted = resolved(leaves)
+        avals = types_of(leaves, self.shared.are_placed)
+        wanted = resolve(self, leaves, avals, tree, static)
         record = self._known_trace(trace_key(wanted, self.shared.are_placed))
         if record is not None and passes_over(record, leaves, self.options):
-            wanted = resolved(only(leaves, record.needed))
+            wanted = resolve(self, only(leaves, record.needed), avals, tree, static)
         first, devices = self._layer(wanted)
         layer = None if first == "dispatch" and key in self.calls else first
         return self._miss(layer, self._call(trace_key(wanted), wanted.arg_shardings, devices, leaves))

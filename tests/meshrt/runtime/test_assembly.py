@@ -152,7 +152,7 @@ def test_process_local_data_in_a_layout_and_on_a_device(name, shape):
         try:
             x = lib.make_array_from_process_local_data(local_wishes(lib, s)[name], VALUE, shape)
         except (ValueError, TypeError) as e:
-            found.append([k.__name__ for k in type(e).__mro__ if k.__module__ == "builtins"][0])
+            found.append(next(k.__name__ for k in type(e).__mro__ if k.__module__ == "builtins"))
         else:
             order = x.format.layout.major_to_minor
             found.append((order, sorted(d.id for d in x.devices()), x.committed, np.asarray(x).tolist()))

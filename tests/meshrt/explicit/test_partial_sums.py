@@ -1,4 +1,4 @@
-"""Cotangents that `vjp` and transposes are given: that of a partial sum is one value, of which nobody has an addend."""
+"""Partial sums beside functions: cotangents that `vjp` and transposes are given, and sums that functions close over."""
 
 from __future__ import annotations
 
@@ -50,3 +50,44 @@ def test_what_to_do_with_addends_is_told():
             pull(y)
         with pytest.raises(TypeError, match=r"cotangent type does not match function output"):
             meshrt.linear_transpose(lambda w: f(x, w), w)(y)
+
+
+# Functions that close over a partial sum `u`, and how many of it they give. JAX refuses to close over one.
+CLOSED = {
+    "moved": (lambda u: lambda: u, 1),
+    "added": (lambda u: lambda: u + u, 2),
+    "the first of a scan": (lambda u: lambda: meshrt.lax.scan(lambda c, _: (c, None), u, None, length=3)[0], 1),
+    "added by a scan": (lambda u: lambda: meshrt.lax.scan(lambda c, _: (c + u, None), u, None, length=3)[0], 4),
+    "added by a loop": (lambda u: lambda: meshrt.lax.fori_loop(0, 3, lambda i, c: c + u, u), 4),
+    "chosen": (lambda u: lambda: meshrt.lax.cond(u.shape[0] > 9, lambda: u, lambda: u * 2), 2),
+}
+
+
+@pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
+@pytest.mark.parametrize("name", CLOSED)
+def test_functions_close_over_partial_sums(name, partitioner):
+    make, times = CLOSED[name]
+    mesh, f, x, w = made(meshrt)
+    with meshrt.set_mesh(mesh), meshrt.config.override(partitioner=partitioner):
+        jitted = meshrt.jit(make(f(x, w)))
+        for out in (jitted(), jitted.lower().compile()()):
+            assert str(meshrt.typeof(out)) == "float32[8,2]{U:x}"
+            np.testing.assert_allclose(np.asarray(meshrt.reshard(out, meshrt.P())), times * X @ W, rtol=1e-4, atol=1e-4)
+
+
+def test_copies_that_functions_close_over_have_partial_sums_for_cotangents():
+    mesh, _, x, _ = made(meshrt)
+    with meshrt.set_mesh(mesh):
+        copies = meshrt.reshard(meshrt.numpy.asarray(W), meshrt.P(reduced={"x"}))
+        rows = meshrt.reshard(x, meshrt.P("x"))
+        out = meshrt.jit(meshrt.grad(lambda a: meshrt.numpy.dot(a, copies).sum()))(rows)
+        np.testing.assert_allclose(np.asarray(out), np.ones((8, 2)) @ W.T, rtol=1e-5)
+
+
+def test_addends_that_a_program_captures_are_in_no_file():
+    mesh, f, x, w = made(meshrt)
+    with meshrt.set_mesh(mesh):
+        u = f(x, w)
+        compiled = meshrt.jit(lambda: meshrt.reshard(u, meshrt.P())).lower().compile()
+    with pytest.raises(errors.SavedProgramError, match=r" an array of type f32\[8,2\]\{U:x\}.*devices hold addends"):
+        compiled.serialize()
