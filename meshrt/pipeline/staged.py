@@ -64,12 +64,14 @@ def where_needed(
     except APART as e:
         why = e
     try:
-        try:
-            taken = needed(types_alone(leaves))
-            if taken is not None and not all(taken):
-                return attempt(taken)
-        except (errors.ShardingError, errors.MeshError):
-            pass  # types over several meshes, or places that the needed ones, too, do not agree on
+        # The names of a mesh that nobody needs may not be those in context; without them some are not found.
+        for types in (types_alone(leaves), [type_alone(x) for x in leaves]):
+            try:
+                taken = needed(types)
+                if taken is not None and not all(taken):
+                    return attempt(taken)
+            except (errors.ShardingError, errors.MeshError):
+                pass  # types over several meshes, or places that the needed ones, too, do not agree on
         raise why
     finally:
         del why  # its traceback leads here, and so to the arguments: a circle would keep them

@@ -149,3 +149,53 @@ def test_the_mesh_of_an_argument_is_needed_where_the_program_is_over_it(name):
         assert out.sharding.is_equivalent_to(a.sharding, 1) and out.committed
         np.testing.assert_array_equal(out, wanted)
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("second", [5, ("Auto", 4), ("Auto", 2)], ids=str)
+@pytest.mark.parametrize("fun", [lambda lib, a, b: a + 1, lambda lib, a, b: lib.numpy.ones(3)], ids=["one", "none"])
+def test_what_is_not_needed_may_lie_off_the_mesh_in_context(fun, second, kind):
+    found = []
+    for lib in (meshrt, jax):
+        p = Places(lib)
+        args = p.on(None), p.on(second)
+        with lib.set_mesh(p.mesh(kind, 0)):
+            step = lib.jit(lambda a, b, lib=lib: fun(lib, a, b))
+            outs = [step(*args), step(*args), step.lower(*args).compile()(*args)]
+        found.append([(place_of(x), np.asarray(x).tolist()) for x in outs])
+    assert found[0] == found[1]
+
+
+# What gives an array where another one is, or where it is told.
+ELSEWHERE = {
+    "zeros": lambda lib, x: lib.numpy.zeros(8, device=x.sharding),
+    "zeros_like": lambda lib, x: lib.numpy.zeros_like(x),
+    "full_like": lambda lib, x: lib.lax.full_like(x, 2),
+    "empty": lambda lib, x: lib.numpy.empty(8, device=x.sharding),
+    "arange": lambda lib, x: lib.numpy.arange(8, device=x.sharding),
+}
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("place", [5, ("Auto", 4), ("Explicit", 2)], ids=str)
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_arrays_are_made_off_the_mesh_in_context(name, place, kind):
+    found = []
+    for lib in (meshrt, jax):
+        p = Places(lib)
+        x = p.on(place)
+        with lib.set_mesh(p.mesh(kind, 0)):
+            out = ELSEWHERE[name](lib, x)
+            found.append((place_of(out), np.asarray(out).tolist()))
+            assert lib.sharding.get_mesh() == p.mesh(kind, 0)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("place", [5, ("Auto", 4), ("Explicit", 2)], ids=str)
+def test_rows_lie_where_their_array_does(place):
+    p = Places(meshrt)
+    x = p.on(place)
+    with meshrt.set_mesh(p.mesh("Auto", 0)):
+        rows = list(x)
+    assert [float(row) for row in rows] == X.tolist()
+    assert all(row.devices() == x.devices() for row in rows)
