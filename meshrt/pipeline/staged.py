@@ -64,14 +64,19 @@ def where_needed(
     except APART as e:
         why = e
     try:
-        # The names of a mesh that nobody needs may not be those in context; without them some are not found.
+        taken: Taken = None
+        # The axes of a mesh that nobody needs may not be those in context, where the function is traced without them.
         for types in (types_alone(leaves), [type_alone(x) for x in leaves]):
             try:
                 taken = needed(types)
-                if taken is not None and not all(taken):
-                    return attempt(taken)
+                break
             except (errors.ShardingError, errors.MeshError):
-                pass  # types over several meshes, or places that the needed ones, too, do not agree on
+                pass  # types over several meshes
+        if taken is not None and not all(taken):
+            try:
+                return attempt(taken)
+            except (errors.ShardingError, errors.MeshError):
+                pass  # places that the needed ones, too, do not agree on
         raise why
     finally:
         del why  # its traceback leads here, and so to the arguments: a circle would keep them
