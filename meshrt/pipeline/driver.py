@@ -199,8 +199,10 @@ class Driver:
                 wanted, record = self.begin(leaves, tree, static, record.needed)
             return wanted, record, None if record.takes_refs else self.finish(wanted, record, leaves, ahead=ahead)
 
-        used = lambda x: None if self.options.keep_unused else self.begin(x, tree, static)[1].needed
-        return where_needed(attempt, used, leaves)
+        def needed(leaves: Sequence[Any], taken: Taken) -> Taken:
+            return None if self.options.keep_unused else self.begin(leaves, tree, static, taken)[1].needed
+
+        return where_needed(attempt, needed, leaves)
 
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""

@@ -52,12 +52,12 @@ def trace_key(wanted: Wanted, placed: bool = False) -> TraceKey:
 
 
 def where_needed(
-    attempt: Callable[[Taken], Found], needed: Callable[[Sequence[Any]], Taken], leaves: Sequence[Any]
+    attempt: Callable[[Taken], Found], needed: Callable[[Sequence[Any], Taken], Taken], leaves: Sequence[Any]
 ) -> Found:
     """`attempt` of all these arguments; where they lie apart, with the places of those that the program needs.
 
-    `needed` says of values of these types which it needs; None where all are passed to it. What is raised in the end is
-    what was raised first, which names the places as they are.
+    `needed` says of such values, of which those count that are taken, which the program needs; None where all are
+    passed to it. What is raised in the end is what was raised first, which names the places as they are.
     """
     try:
         return attempt(None)
@@ -66,9 +66,9 @@ def where_needed(
     try:
         taken: Taken = None
         # The axes of a mesh that nobody needs may not be those in context, where the function is traced without them.
-        for types in (types_alone(leaves), [type_alone(x) for x in leaves]):
+        for types, placed in ((types_alone(leaves), None), (leaves, (False,) * len(leaves))):
             try:
-                taken = needed(types)
+                taken = needed(types, placed)
                 break
             except (errors.ShardingError, errors.MeshError):
                 pass  # types over several meshes

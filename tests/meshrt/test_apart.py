@@ -152,7 +152,7 @@ def test_the_mesh_of_an_argument_is_needed_where_the_program_is_over_it(name):
 
 
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
-@pytest.mark.parametrize("second", [5, ("Auto", 4), ("Auto", 2)], ids=str)
+@pytest.mark.parametrize("second", [5, ("Auto", 4), ("Auto", 2), ("Explicit", 4)], ids=str)
 @pytest.mark.parametrize("fun", [lambda lib, a, b: a + 1, lambda lib, a, b: lib.numpy.ones(3)], ids=["one", "none"])
 def test_what_is_not_needed_may_lie_off_the_mesh_in_context(fun, second, kind):
     found = []
