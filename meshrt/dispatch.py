@@ -20,7 +20,7 @@ from meshrt.core.references import is_ref
 from meshrt.core.source import replayed_compute
 from meshrt.core.trace import EVAL, EvalTrace, current_trace
 from meshrt.core.tracebacks import is_boundary, strip
-from meshrt.jit import JitFunction, jit
+from meshrt.jit import JitFunction, jit, operation
 from meshrt.pipeline.structures import UNKNOWN, unknown
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import SCALARS, scalar_beside
@@ -105,7 +105,7 @@ def _compiled(primitive: Primitive, params: dict[str, Any], places: Sequence[int
 
     apply.__name__ = apply.__qualname__ = primitive.name
     apply.operation = primitive  # type: ignore[attr-defined]  # whose program this is
-    return jit(apply)
+    return operation(apply)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
             arrays, rest = args[:operands], args[operands:]
             if rest or options:
                 return _program(function, chosen, rest, options)(*arrays)
-            plain = jit(function) if plain is _Untried else plain
+            plain = operation(function) if plain is _Untried else plain
             return plain(*arrays)
 
         @functools.wraps(function)
@@ -203,7 +203,7 @@ def _program(
     if found is None:
         if len(known) >= heuristics.KEPT_OVER_JAXPRS:
             known.clear()
-        found = known[key] = jit(_with(function, rest, options))
+        found = known[key] = operation(_with(function, rest, options))
     return found
 
 

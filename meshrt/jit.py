@@ -62,7 +62,7 @@ from meshrt.transforms.staged import told_places
 from meshrt.tree_util import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from meshrt.xla.jaxlib_api import pytree_registry
 
-__all__ = ["JitFunction", "explain_cache_miss", "jit"]
+__all__ = ["JitFunction", "explain_cache_miss", "jit", "operation"]
 
 _flatten = pytree_registry.flatten
 _overrides = settings.overrides
@@ -460,6 +460,11 @@ def jit(
             bool(inline),
         ),
     )
+
+
+def operation(fun: Callable[..., Any]) -> JitFunction:
+    """`jit(fun)` for a function of the library that stands for one operation: its results lie where its operands do."""
+    return JitFunction(fun, JitOptions(is_operation=True))
 
 
 def _unpickled(fun: Callable[..., Any], options: JitOptions) -> JitFunction:

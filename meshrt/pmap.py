@@ -20,6 +20,7 @@ from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.jit import JitFunction, jit
 from meshrt.pipeline.lowered import Lowered
+from meshrt.pipeline.requested import OneByOne
 from meshrt.primitives.reshape import expand_dims, squeeze
 from meshrt.runtime import backend as runtime
 from meshrt.runtime.assembly import global_of_host, host_of_global
@@ -30,7 +31,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import StaticValue, as_tuple, fun_name
-from meshrt.transforms.high import opened
+from meshrt.transforms.high import leaf_paths, opened
 from meshrt.transforms.mapped import mapped_dims, mapped_size, result_dims
 
 __all__ = ["pmap"]
@@ -236,10 +237,11 @@ class _Pmapped:
                 f"{capture()} stands inside of another pmap or shard_map, and each device is busy with one element of "
                 "that. Use vmap inside, or one shard_map over a mesh with an axis for each"
             )
-        where = f", set at {context_source()}" if context_source() is not None else ""
+        if context_source() is None:
+            return  # that of an argument of the program: over the devices of pmap's own, or their mismatch is told
         raise errors.MeshMismatchError(
-            f"The context mesh {around!r}{where} should match the mesh of pmap, but pmap of {fun_name(self.fun)} at "
-            f"{capture()} makes its own: call it where no mesh is in context, or use shard_map"
+            f"The context mesh {around!r}, set at {context_source()}, should match the mesh of pmap, but pmap of "
+            f"{fun_name(self.fun)} at {capture()} makes its own: call it where no mesh is in context, or use shard_map"
         )
 
     def _unhashable(self, fixed: tuple[tuple[int, StaticValue], ...]) -> errors.ArgumentValueError:
@@ -294,7 +296,7 @@ class _Pmapped:
         sharding_of = lambda d: None if d is not None and d < 0 else NamedSharding(mesh, self._spec(d))
         shardings: dict[str, Any] = {"out_shardings": tree_util.tree_map(sharding_of, self.out_axes, is_leaf=_is_none)}
         if not tree.children()[1].num_leaves:  # jit takes none beside keyword arguments; propagation finds the same
-            shardings["in_shardings"] = tree.unflatten([NamedSharding(mesh, s) for s in in_specs])[0]
+            shardings["in_shardings"] = OneByOne([NamedSharding(mesh, s) for s in in_specs])
         run = jit(whole, donate_argnums=donated, **shardings)
         return _Program(mesh, in_specs, run, jit(whole, donate_argnums=donated))
 
@@ -302,10 +304,10 @@ class _Pmapped:
         for i, (x, dim) in enumerate(zip(outs, dims)):
             ndim = aval_of(x).ndim + 1
             if dim is not None and not -ndim <= dim < ndim:
-                paths = tree_util.tree_leaves_with_path(out_tree.unflatten(range(len(outs))))
+                path = tree_util.keystr(leaf_paths(out_tree)[i])
                 raise errors.AxisError(
-                    f"pmap out_axes={dim}: axis {dim} is out of bounds for result{tree_util.keystr(paths[i][0])} of "
-                    f"{fun_name(self.fun)}, which has {ndim} dimensions with the mapped one"
+                    f"pmap out_axes={dim}: axis {dim} is out of bounds for result{path} of {fun_name(self.fun)}, "
+                    f"which has {ndim} dimensions with the mapped one"
                 )
 
 

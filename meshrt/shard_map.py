@@ -15,12 +15,12 @@ from meshrt.core.naming import wraps
 from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray, aval_of, in_program
 from meshrt.jit import JitFunction, jit
+from meshrt.primitives import shard_map_arguments as checks
 from meshrt.primitives.shard_map import shard_map_p, spread
-from meshrt.primitives.shard_map_arguments import check_sums_named, resharded, spec_in_type, unlike_specified
 from meshrt.primitives.shard_map_chain import chain_of
-from meshrt.primitives.shard_map_high import Outline, full_of, grouped, local, moved, outline
+from meshrt.primitives.shard_map_high import Outline, grouped, local, moved, outline
 from meshrt.primitives.shard_map_mesh import Mapped, region_of
 from meshrt.primitives.shard_map_region import Region
 from meshrt.primitives.shard_map_specs import (
@@ -39,7 +39,7 @@ from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import Infer, PartitionSpec
 from meshrt.transforms.arguments import StaticValue, fun_name
-from meshrt.transforms.high import kept_apart
+from meshrt.transforms.high import kept_apart, reopened, spread_over
 from meshrt.transforms.high import spread as spread_specs
 from meshrt.transforms.references import check_distinct, paths_of, refuse_mutable
 from meshrt.transforms.staged import Staged, stage
@@ -310,7 +310,7 @@ def _apply(mapped: Mapped, args: tuple[Any, ...], is_readable: bool = False, is_
     args = given.full
     if mapped.in_specs is Infer:
         types = given.types(given.leaves, lambda _, x: aval_of(x))
-        said = specs = [None if a.mutable else spec_in_type(region, a) for a in types]
+        said = specs = [None if a.mutable else checks.spec_in_type(region, a) for a in types]
     else:
         said, specs = _flat_specs(mapped, args)
         specs = _closed_over_boxes(mapped, args, specs)
@@ -345,17 +345,18 @@ def _entering(
     avals = given.types(leaves, type_at)
     in_specs = PartitionSpec() if mapped.in_specs is Infer else mapped.in_specs
     tree = tree_util.tree_structure(given.full)
+    checks.check_meshes(mapped.fun, region, given.full, avals)
     check_ranks("in_specs", mapped.fun, tree, in_specs, specs, avals)
     check_divisible(mapped.fun, region, tree, in_specs, specs, avals)
     if mapped.in_specs is not Infer and region.is_full and region.outside.are_all_axes_explicit:
-        unlike = unlike_specified(mapped.fun, region, given.full, specs, avals, mapped.reshard_inputs)
+        unlike = checks.unlike_specified(mapped.fun, region, given.full, specs, avals, mapped.reshard_inputs)
         if unlike:
-            starts, lay = [0, *accumulate(given.counts)], functools.partial(resharded, region)
+            starts, lay = [0, *accumulate(given.counts)], functools.partial(checks.resharded, region)
             for k, (s, f) in enumerate(zip(by_leaf, given.flags)):
                 if not unlike.isdisjoint(range(starts[k], starts[k + 1])):
                     leaves[k] = moved(leaves[k], s, lay) if f else lay(leaves[k], s)
             avals = given.types(leaves, type_at)
-    check_sums_named(mapped.fun, region, given.full, specs, avals)
+    checks.check_sums_named(mapped.fun, region, given.full, specs, avals)
     return leaves
 
 
@@ -385,7 +386,7 @@ def _flat_specs(mapped: Mapped, args: Any) -> tuple[list[Any], list[Any]]:
     given = tree_util.tree_map(lambda s: _STATIC if s is None else s, given, is_leaf=lambda s: s is None)
     try:
         said = spread_specs(given, args, _no_leaf)
-        return said, [None if s is _STATIC else s for s in resolved(said, args)]
+        return said, [None if s is _STATIC else s for s in resolved(said, tree_util.tree_structure(args))]
     except errors.TreeError as e:
         raise errors.TreeError(
             f"{mapped.called} in_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: "
@@ -427,7 +428,8 @@ def _stage(
         out = outline(mapped.fun(*args), keeps=trace is None or not trace.decides)
         for path, box in _boxes_at(out.full).values():
             refuse_mutable(mapped.called, fun_name(mapped.fun), aval_of(box), "result" + tree_util.keystr(path))
-        specs = grouped(out.flags, out.counts, out.leaves, *_broadcast_out(mapped, out.full))
+        said = _broadcast_out(mapped, tree_util.tree_structure(out.full))
+        specs = grouped(out.flags, out.counts, out.leaves, *said)
         flat = [spread(x, s) for x, s in zip(out.leaves, specs)] if region.check_vma else out.leaves
         return kept_apart(out.structure, flat)
 
@@ -460,9 +462,9 @@ def _key(specs: Any) -> Any:
 
 
 def _broadcast_out(mapped: Mapped, out: Any) -> tuple[list[Any], list[Any]]:
-    """For each array of the results what out_specs say of it, and its spec."""
+    """For each array of results of a structure what out_specs say of it, and its spec."""
     try:
-        said = spread_specs(mapped.out_specs, out, _no_leaf)
+        said = spread_over(mapped.out_specs, out, _no_leaf)
         return said, resolved(said, out)
     except errors.TreeError as e:
         raise errors.TreeError(
@@ -484,9 +486,9 @@ def _out_specs(
 ) -> tuple[PartitionSpec, ...]:
     kinds = staged.out_avals
     flags = [k.is_high for k in kinds]
-    full = full_of(staged.out_tree, flags, kinds)
-    said, flat = _broadcast_out(mapped, full)
-    tree, avals = tree_util.tree_structure(full), tree_util.tree_leaves(full)
+    tree = reopened(staged.out_tree, kinds)
+    avals = [t for k in kinds for t in (map(in_program, k.lo_ty()) if k.is_high else [k])]
+    said, flat = _broadcast_out(mapped, tree)
     check_ranks("out_specs", mapped.fun, tree, mapped.out_specs, flat, avals)
     if region.check_vma:
         check_sums(mapped.fun, region, tree, mapped.out_specs, flat, avals)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
 
 __all__ = [
-    "Application", "Policy", "Spec", "Sums", "added", "alike", "axes_of", "copied", "each", "joined", "keeps",
-    "matrices", "moved", "multiplied", "parts", "reduced_of", "refusal", "shown", "stacks", "unreduced_of",
+    "Application", "Policy", "Spec", "Sums", "added", "alike", "axes_of", "copied", "each", "has_sums", "joined",
+    "keeps", "matrices", "moved", "multiplied", "parts", "reduced_of", "refusal", "shown", "stacks", "unreduced_of",
     "whole",
 ]  # fmt: skip
 
@@ -166,6 +166,11 @@ NO_AXES: Axes = frozenset()
 def unreduced_of(aval: Any) -> Axes:
     """The axes over which each device holds a part of the sum only."""
     return NO_AXES if aval.explicit is None else aval.explicit.spec.unreduced
+
+
+def has_sums(aval: Any) -> bool:
+    """Whether a type says of some axes that the value is unreduced or reduced over them."""
+    return bool(unreduced_of(aval) or reduced_of(aval))
 
 
 def reduced_of(aval: Any) -> Axes:

@@ -33,8 +33,13 @@ class LowType:
         return self.strong()
 
     def to_ct_aval(self: Any) -> Any:
-        """The type of cotangents."""
-        return self.to_tangent_aval()
+        """The type of cotangents: partial sums where values are copies, and the other way round."""
+        kind = self.to_tangent_aval()
+        sums = getattr(kind, "explicit", None)
+        if sums is None or not (sums.spec.unreduced or sums.spec.reduced):
+            return kind
+        spec = sums.spec.update(unreduced=sums.spec.reduced, reduced=sums.spec.unreduced)
+        return kind.update(sharding=sums.update(spec=spec))
 
     def at_least_vspace(self: Any) -> Any:
         """The type of derivatives, under the name by which libraries ask types of JAX for it."""

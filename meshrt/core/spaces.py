@@ -21,6 +21,8 @@ class Space(enum.Enum):
     def __repr__(self) -> str:
         return f"MemorySpace.{self.name}"
 
+    __str__ = __repr__
+
 
 DEVICE = Space.Device
 

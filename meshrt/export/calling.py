@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
+from meshrt._tree_paths import structure_differences
 from meshrt.core.basic.shapes import no_derivatives, zeros
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.jaxpr import Effects, Eqn
@@ -31,7 +32,7 @@ from meshrt.sharding.sdy import to_sdy_text
 from meshrt.transforms.batching import MappedAxis
 from meshrt.transforms.custom_arguments import SymbolicZero
 from meshrt.transforms.custom_vjp import custom_vjp
-from meshrt.transforms.high import kept_apart, same_structure, taken_apart
+from meshrt.transforms.high import keys_of, same_structure, taken_apart
 from propagation.asm import Ref
 
 __all__ = ["call_exported", "call_exported_p"]
@@ -41,14 +42,13 @@ def call_exported(exported: Record, args: tuple[Any, ...], kwargs: dict[str, Any
     """The results of an exported function, in their structure."""
     leaves, tree = tree_util.tree_flatten(taken_apart((args, kwargs)))
     if not same_structure(tree, exported.in_tree):
-        raise _other_structure(exported, leaves, tree)
+        raise _other_structure(exported, tree)
     return tree_util.tree_unflatten(exported.out_tree, _called(exported, leaves))
 
 
-def _other_structure(exported: Record, leaves: Sequence[Any], tree: Any) -> errors.TreeError:
-    given, wanted = kept_apart(tree, leaves), kept_apart(exported.in_tree, exported.in_avals)
+def _other_structure(exported: Record, tree: Any) -> errors.TreeError:
     lines = []
-    for path, one, other, why in tree_util.equality_errors(given, wanted):
+    for path, one, other, why in structure_differences(tree, exported.in_tree, keys_of):
         which = "args" if getattr(path[0], "idx", 0) == 0 else "kwargs"
         where = which + tree_util.keystr(path[1:]) if path else "the arguments"
         lines.append(f"   - {where} is {one} in the invocation and {other} when exported, so {why}.")

@@ -22,10 +22,10 @@ from meshrt.export.checks import (
 from meshrt.export.exported import Exported
 from meshrt.lowering.legalize import operations, portable_artifact
 from meshrt.lowering.types import dtype_of_element
-from meshrt.runtime.jaxlib_api import PyTreeDef
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.sdy import spec_from_sdy_text
+from meshrt.xla.jaxlib_api import PyTreeDef
 from propagation.annotations import read_shardings
 from propagation.errors import PropagationError, UnsupportedModuleError
 from propagation.program import read as read_program

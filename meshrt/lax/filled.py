@@ -21,6 +21,7 @@ from meshrt.primitives.reshape import filling, spread
 from meshrt.primitives.sharding import with_sharding_constraint
 from meshrt.runtime import backend
 from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.context import off_other_devices
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract
@@ -57,8 +58,12 @@ def filled(shape: Sequence[int], fill_value: Any, dtype: Any, sharding: Any, *, 
         return constrained_to(spread(value, shape), sharding)
     if not keeps_weak:
         value = np.asarray(value, aval_of(value).dtype)[()]
-    if isinstance(sharding, NamedSharding | PartitionSpec):
-        return _filler(shape, sharding)(value)  # each device makes its own part: the whole may fit on none
+    # Each device makes its own part: the whole may fit on none.
+    if isinstance(sharding, PartitionSpec) or (isinstance(sharding, NamedSharding) and not sharding.is_concrete):
+        return _filler(shape, sharding)(value)
+    if isinstance(sharding, NamedSharding):
+        with off_other_devices(sharding):
+            return _filler(shape, sharding)(value)
     return device_put(spread(value, shape), sharding)
 
 

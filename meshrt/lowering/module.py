@@ -12,6 +12,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.basic.memory import memory_put_p, placement_call
 from meshrt.core.dimensions.solving import Solution
+from meshrt.core.explicit import has_sums
 from meshrt.core.jaxpr import Jaxpr, Var, subjaxprs
 from meshrt.core.spaces import kind_of_space
 from meshrt.core.types import aval_of
@@ -117,6 +118,9 @@ def lower_module(
     function, results = _main(lowering, jaxpr, kept, hoisted, passed)
     offset = len(passed)
     aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings, memories, (auto_args, auto_outs))
+    for k, (v, _) in enumerate(passed):
+        if has_sums(v.aval):  # of other captured arrays propagation says how they lie
+            function.arg_attrs[k] = ", ".join(_sharding_attr(None, v.aval, lowering))
     for k, i in enumerate(kept):
         attrs = _sharding_attr(arg_shardings[i], jaxpr.invars[i].aval, lowering)
         if donated[i] and memories.args[offset + k] in memories.outs:

@@ -50,6 +50,7 @@ from meshrt.primitives.conversion import no_key_bits
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.references import METHODS, PROPERTIES, ref_get, ref_set
 from meshrt.runtime.array import Array
+from meshrt.sharding.context import off_other_devices
 
 __all__ = ["attach_all"]
 
@@ -261,7 +262,9 @@ def _chunked(x: Array) -> Iterator[Any]:
     it takes to compile."""
     size = x.shape[0]
     for start in range(0, size, _CHUNK):
-        yield from _cutter(min(_CHUNK, size - start))(x, start)
+        with off_other_devices(x.sharding):
+            rows = _cutter(min(_CHUNK, size - start))(x, start)
+        yield from rows
 
 
 @functools.cache

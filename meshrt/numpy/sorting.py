@@ -13,7 +13,7 @@ from meshrt.core.completion import declared
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
-from meshrt.jit import jit
+from meshrt.jit import operation
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -40,7 +40,7 @@ def _positions(x: Any, dtype: Any, axis: int) -> Any:
 
 @functools.lru_cache
 def _positions_beside(dtype: Any, axis: int) -> Any:
-    return jit(lambda x: _positions(x, dtype, axis))
+    return operation(lambda x: _positions(x, dtype, axis))
 
 
 def _prepared(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[Any, int]:

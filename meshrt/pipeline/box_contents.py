@@ -46,8 +46,9 @@ tree_util.register_pytree_node(
 
 
 def result_of(whole: Any) -> Any:
-    """What a function returned, of what its program gives."""
-    return whole.result if type(whole) is Writes else whole
+    """The structure of what a function returned, of that of what its program gives."""
+    node = whole.node_data()
+    return whole.children()[0] if node is not None and node[0] is Writes else whole
 
 
 def mutable_leaves(arguments: Any) -> list[Any]:

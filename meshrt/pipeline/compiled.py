@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import structure_differences
 from meshrt.config import settings
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
@@ -25,7 +26,7 @@ from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import Sharding
-from meshrt.transforms.high import taken_apart
+from meshrt.transforms.high import keys_of, taken_apart
 from meshrt.xla import jaxlib_api
 
 if TYPE_CHECKING:
@@ -294,11 +295,10 @@ class Compiled(Station):
     call = __call__
 
     def _tree_error(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> errors.ArgumentTypeError:
-        example = tree_util.tree_unflatten(self.in_tree, [0] * self.in_tree.num_leaves)
-        found = tree_util.equality_errors(example, (args, kwargs))
-        lines = [f"* at {_spelled(p)}, seen {_seen(a)} but now given {b}, so {why}" for p, a, b, why in found] or [
-            f"* compiled for {self.in_tree}"
-        ]
+        found = structure_differences(self.in_tree, tree_util.tree_structure((args, kwargs)), keys_of)
+        lines = [
+            f"* at {_spelled(p)}, seen {_seen(a)} but now given {_seen(b)}, so {why}" for p, a, b, why in found
+        ] or [f"* compiled for {self.in_tree}"]
         return errors.ArgumentTypeError(
             "Function compiled with input pytree does not match the input pytree it was called with. There are "
             f"{len(lines)} mismatches, including:\n" + "\n".join(lines)
@@ -367,7 +367,7 @@ def _plain(aval: Any) -> str:
 
 
 def _seen(what: str) -> str:
-    """Of the structure that the program was compiled for only the places of leaves are known, not their types."""
+    """Of structures only the places of leaves are known, not their types."""
     return "a pytree leaf" if what.startswith("a leaf") else what
 
 

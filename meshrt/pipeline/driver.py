@@ -47,7 +47,7 @@ from meshrt.pipeline.placement import Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
 from meshrt.pipeline.road import Road
-from meshrt.pipeline.staged import Staged, StagedCall, Taken, anyhow, only, trace_key, where_needed
+from meshrt.pipeline.staged import Staged, StagedCall, Taken, anyhow, only, passes_over, trace_key, where_needed
 from meshrt.pipeline.stateful import StatefulEntry, StatefulProgram, held, types_of
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.structures import Call as ShortCall
@@ -195,10 +195,14 @@ class Driver:
 
         def attempt(taken: Taken) -> Staged:
             wanted, record = self.begin(leaves, tree, static, taken)
+            if taken is None and passes_over(record, leaves, self.options):
+                wanted, record = self.begin(leaves, tree, static, record.needed)
             return wanted, record, None if record.takes_refs else self.finish(wanted, record, leaves, ahead=ahead)
 
-        used = lambda x: None if self.options.keep_unused else self.begin(x, tree, static)[1].needed
-        return where_needed(attempt, used, leaves)
+        def needed(leaves: Sequence[Any], taken: Taken) -> Taken:
+            return None if self.options.keep_unused else self.begin(leaves, tree, static, taken)[1].needed
+
+        return where_needed(attempt, needed, leaves)
 
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
@@ -302,7 +306,11 @@ class Driver:
         return anyhow(lambda leaves: self._explained(key, leaves, tree, static), leaves)
 
     def _explained(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
-        wanted = resolve(self, leaves, types_of(leaves, self.shared.are_placed), tree, static)
+        avals = types_of(leaves, self.shared.are_placed)
+        wanted = resolve(self, leaves, avals, tree, static)
+        record = self._known_trace(trace_key(wanted, self.shared.are_placed))
+        if record is not None and passes_over(record, leaves, self.options):
+            wanted = resolve(self, only(leaves, record.needed), avals, tree, static)
         first, devices = self._layer(wanted)
         layer = None if first == "dispatch" and key in self.calls else first
         return self._miss(layer, self._call(trace_key(wanted), wanted.arg_shardings, devices, leaves))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import propagation
-from meshrt import errors, tree_util
+from meshrt import errors
 from meshrt.core.axes import bind_axes, manual_axes
 from meshrt.core.jaxpr import ClosedJaxpr, sources_of
 from meshrt.core.source import replayed, source_at
@@ -28,7 +28,7 @@ from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec, axes_of
-from meshrt.transforms.high import flatten
+from meshrt.transforms.high import flatten, spread_over
 from propagation.attributes import string
 from propagation.common_axes import common_axes
 from propagation.computations import replace_by_manual
@@ -223,7 +223,7 @@ def _flat(site: _Site, what: str, shardings: Any, tree: Any) -> list[Any]:
     if isinstance(shardings, list):
         shardings = tuple(shardings)
     try:
-        return tree_util.broadcast_prefix(shardings, tree.unflatten([0] * tree.num_leaves), is_leaf=is_leaf)
+        return spread_over(shardings, tree, is_leaf)
     except ValueError as e:
         raise site.error(errors.ShardingError, f"partition returned {what} of another structure: {e}") from None
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from meshrt import tree_util
+from meshrt._tree_paths import structure_differences
 from meshrt.config import FIELDS
 from meshrt.core.source import Source, capture
 from meshrt.core.types import ShapedArray
@@ -22,6 +23,7 @@ from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.transforms.arguments import argument_paths
+from meshrt.transforms.high import keys_of
 
 __all__ = ["LAYERS", "CacheMiss", "Call", "Difference", "History", "call_of", "explained", "layers_of"]
 
@@ -327,8 +329,7 @@ def _meshes(layer: str, before: AbstractMesh | None, now: AbstractMesh | None) -
 
 
 def _trees(earlier: Call, now: Call) -> Iterator[Difference]:
-    one, other = (tree_util.tree_unflatten(c.tree, [0] * c.tree.num_leaves) for c in (earlier, now))
-    found = tree_util.equality_errors(one, other)
+    found = list(structure_differences(earlier.tree, now.tree, keys_of))
     for path, a, b, _ in found:
         head = "args" if path and path[0].idx == 0 else "kwargs"
         where = head + tree_util.keystr(tuple(path[1:])) if path else "the arguments"

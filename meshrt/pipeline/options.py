@@ -15,7 +15,8 @@ CompilerOptions = tuple[tuple[str, Any], ...]
 
 
 class JitOptions(NamedTuple):
-    """The arguments of `jit`."""
+    """The arguments of `jit`; and whether the function `is_operation` of the library, whose results lie where its
+    operands do, also where the program has no need of these."""
 
     in_shardings: Any = None
     out_shardings: Any = None
@@ -29,6 +30,7 @@ class JitOptions(NamedTuple):
     backend: str | None = None
     max_traces: int | None = None
     inline: bool = False
+    is_operation: bool = False
 
     @property
     def place(self) -> Any:

@@ -51,7 +51,7 @@ from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import mesh_of
 from meshrt.transforms.arguments import argument_paths
-from meshrt.transforms.high import numbered, spread
+from meshrt.transforms.high import spread_over
 
 __all__ = ["Placement", "Wanted", "resolve"]
 
@@ -473,7 +473,7 @@ class Wanted:
             self.layouts = constrained_layouts(record.closed.jaxpr)
             return (None,) * len(avals)
         try:
-            flat = spread(given, result_of(numbered(record.out_tree)), is_sharding)
+            flat = spread_over(given, result_of(record.out_tree), is_sharding)
             flat += [None] * (len(avals) - len(flat))  # what the function writes to its arguments
         except errors.TreeError as e:
             raise errors.TreeError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import propagation
 from meshrt import config, errors
+from meshrt.core.explicit import has_sums
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.inspections import Inspected, taken_out
 from meshrt.pipeline.lowered import Lowered
@@ -160,6 +161,8 @@ def boundary_shardings(result: Any, lowered: Lowered) -> tuple[tuple[NamedShardi
     mesh = lowered.mesh
     assert mesh is not None, "a program of several devices has a mesh"
     args = tuple(_shown(named(s, mesh), lowered) for s in result.arg_shardings)
+    consts = map(aval_of, lowered.module.consts)
+    args = (*(_with_sums(s, a) for s, a in zip(args, consts)), *args[len(lowered.module.consts) :])
     outs = tuple(_shown(named(s, mesh), lowered) for s in result.result_shardings)
     if AxisType.Explicit in mesh.axis_types or any(a.explicit is not None for a in lowered.record.closed.out_avals):
         outs = tuple(map(_as_typed, outs, lowered.record.closed.out_avals))
@@ -177,6 +180,13 @@ def _shown(sharding: NamedSharding, lowered: Lowered) -> NamedSharding:
     if sharding.mesh is lowered.mesh:
         return sharding
     return next((seen for view in lowered.request.views if (seen := as_seen_on(sharding, view))), sharding)
+
+
+def _with_sums(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
+    """That of a captured array, with the axes that it is unreduced or reduced over by its type."""
+    if aval.explicit is None or not has_sums(aval):
+        return sharding
+    return NamedSharding(aval.explicit.mesh, aval.explicit.spec)
 
 
 def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:

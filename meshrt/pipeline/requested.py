@@ -19,11 +19,11 @@ from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.transforms.high import numbered, spread
+from meshrt.transforms.high import leaf_paths, spread_over
 
 __all__ = [
-    "at_boundary", "broadcast_in", "canonical", "check_added_up", "check_layout", "check_memory", "chooses_layout",
-    "is_sharding", "layout_asked", "memories", "memory_of", "own_layout", "settled", "untyped",
+    "OneByOne", "at_boundary", "broadcast_in", "canonical", "check_added_up", "check_layout", "check_memory",
+    "chooses_layout", "is_sharding", "layout_asked", "memories", "memory_of", "own_layout", "settled", "untyped",
 ]  # fmt: skip
 
 
@@ -161,6 +161,22 @@ def is_sharding(x: Any) -> bool:
     return x is None or x is AUTO or isinstance(x, Sharding | PartitionSpec | Format | Layout)
 
 
+class OneByOne:
+    """`in_shardings` of who knows one for each array among the arguments, of classes that may refuse to be made of
+    them."""
+
+    __slots__ = ("shardings",)
+
+    def __init__(self, shardings: Sequence[Any]):
+        self.shardings = tuple(shardings)
+
+    def __repr__(self) -> str:
+        return f"OneByOne({self.shardings!r})"
+
+
+tree_util.register_pytree_node(OneByOne, lambda o: (o.shardings, None), lambda _, shardings: OneByOne(shardings))
+
+
 def broadcast_in(name: str, given: Any, tree: Any, path: Callable[[int], str]) -> list[Any] | None:
     """The `in_shardings` that the function `name` was given, one for each argument of structure `tree`, which `path`
     names by position; None if none.
@@ -169,22 +185,25 @@ def broadcast_in(name: str, given: Any, tree: Any, path: Callable[[int], str]) -
     """
     if given is None:
         return None
-    args, kwargs = numbered(tree)
+    args, kwargs = tree.children()
+    kept = dict(zip(kwargs.node_data()[1], kwargs.children()))
     # What boxes that the function closes over hold: nobody can say where it lies but they themselves.
-    held = [None] * len(tree_util.tree_leaves(kwargs.get(CLOSED_OVER)))
-    named = [k for k in kwargs if k != CLOSED_OVER]
+    held = [None] * (kept[CLOSED_OVER].num_leaves if CLOSED_OVER in kept else 0)
+    named = [k for k in kept if k != CLOSED_OVER]
     if named:
         raise errors.ArgumentValueError(
             f"jit does not support kwargs when in_shardings is specified; pass {', '.join(named)} of {name} by position"
         )
+    if type(given) is OneByOne:
+        return [*given.shardings, *held]
     if isinstance(given, list):
         given = tuple(given)
     try:
-        return [*spread(given, args, is_sharding), *held]
+        return [*spread_over(given, args, is_sharding), *held]
     except errors.TreeError as e:
         why = calling(e, "in_shardings")
-        if type(given) is tuple and len(given) != len(args):
-            sizes = f"a tuple or list of length {len(given)} for an args tuple of length {len(args)}"
+        if type(given) is tuple and len(given) != len(args.children()):
+            sizes = f"a tuple or list of length {len(given)} for an args tuple of length {len(args.children())}"
             why = f"it is the wrong length: {sizes}"
         elif e.keys:
             why += f"\nin_shardings{e.path} is for {_argument_at(args, e.keys, path)} of {name}"
@@ -197,15 +216,11 @@ def broadcast_in(name: str, given: Any, tree: Any, path: Callable[[int], str]) -
 
 
 def _argument_at(args: Any, keys: Sequence[Any], path: Callable[[int], str]) -> str:
-    """`argument params['w']`: what the user calls the part of the arguments at some keys."""
-    node = args
-    for key in keys:
-        node = next(child for k, child in tree_util.flatten_one_level_with_keys(node)[0] if k == key)
-    leaves = tree_util.tree_leaves_with_path(node)
-    if not leaves:
-        return f"argument {keys[0].idx}"
-    below, first = leaves[0]
-    return path(first.index).removesuffix(tree_util.keystr(below))
+    """`argument params['w']`: what the user calls the part of the arguments, a structure, at some keys."""
+    for i, below in enumerate(leaf_paths(args)):
+        if below[: len(keys)] == tuple(keys):
+            return path(i).removesuffix(tree_util.keystr(below[len(keys) :]))
+    return f"argument {keys[0].idx}"
 
 
 def at_boundary(sharding: NamedSharding, aval: ShapedArray, origin: Origin) -> NamedSharding:

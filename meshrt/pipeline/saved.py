@@ -17,7 +17,8 @@ import numpy as np
 
 from meshrt import errors, tree_files
 from meshrt.core.as_data import dtype_from_data, type_from_data, type_to_data
-from meshrt.core.types import ShapedArray
+from meshrt.core.explicit import unreduced_of
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dtypes import ExtendedDType
 from meshrt.pipeline.container import Content, pack
 from meshrt.pipeline.loaded import Loaded
@@ -88,6 +89,11 @@ def target_of(devices: Sequence[Any]) -> dict[str, Any]:
 
 
 def _const(name: str, value: Any) -> np.ndarray:
+    if unreduced_of(aval_of(value)):
+        raise errors.SavedProgramError(
+            f"{name} captures an array of type {aval_of(value).short()}, which a file cannot hold: devices hold "
+            "addends of it. Pass it as an argument, or add it up before with meshrt.reshard"
+        )
     if isinstance(value.dtype, ExtendedDType) or not getattr(value, "is_fully_addressable", True):
         raise errors.SavedProgramError(
             f"{name} captures an array of type {value.dtype}{list(value.shape)}, which a file cannot hold: it is a "

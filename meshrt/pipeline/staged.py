@@ -11,18 +11,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from meshrt import config, errors
 from meshrt.pipeline.keys import TraceKey
+from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.placement import Placement, Wanted
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.pipeline.written import Written
 from meshrt.runtime.array import Array
 from meshrt.runtime.reference import places_told
 from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract
 
 __all__ = [
-    "APART", "Staged", "StagedCall", "Taken", "anyhow", "only", "trace_key", "type_alone", "types_alone",
-    "where_needed",
+    "APART", "Staged", "StagedCall", "Taken", "anyhow", "only", "passes_over", "trace_key", "type_alone",
+    "types_alone", "where_needed",
 ]  # fmt: skip
 
 
@@ -50,27 +52,47 @@ def trace_key(wanted: Wanted, placed: bool = False) -> TraceKey:
 
 
 def where_needed(
-    attempt: Callable[[Taken], Found], needed: Callable[[Sequence[Any]], Taken], leaves: Sequence[Any]
+    attempt: Callable[[Taken], Found], needed: Callable[[Sequence[Any], Taken], Taken], leaves: Sequence[Any]
 ) -> Found:
     """`attempt` of all these arguments; where they lie apart, with the places of those that the program needs.
 
-    `needed` says of values of these types which it needs; None where all are passed to it. What is raised in the end is
-    what was raised first, which names the places as they are.
+    `needed` says of such values, of which those count that are taken, which the program needs; None where all are
+    passed to it. What is raised in the end is what was raised first, which names the places as they are.
     """
     try:
         return attempt(None)
     except APART as e:
         why = e
     try:
-        try:
-            taken = needed(types_alone(leaves))
-            if taken is not None and not all(taken):
+        taken: Taken = None
+        # The axes of a mesh that nobody needs may not be those in context, where the function is traced without them.
+        for types, placed in ((types_alone(leaves), None), (leaves, (False,) * len(leaves))):
+            try:
+                taken = needed(types, placed)
+                break
+            except (errors.ShardingError, errors.MeshError):
+                pass  # types over several meshes
+        if taken is not None and not all(taken):
+            try:
                 return attempt(taken)
-        except (errors.ShardingError, errors.MeshError):
-            pass  # types over several meshes, or places that the needed ones, too, do not agree on
+            except (errors.ShardingError, errors.MeshError):
+                pass  # places that the needed ones, too, do not agree on
         raise why
     finally:
         del why  # its traceback leads here, and so to the arguments: a circle would keep them
+
+
+def passes_over(record: TraceRecord, leaves: Sequence[Any], options: JitOptions) -> bool:
+    """Whether the program of a trace does not need some argument that was put somewhere: that says nothing of where it
+    runs, as in JAX. (One that is passed all the same is to be where the others are; operations of the library lie where
+    their operands do. And one is needed whose mesh the function asked for, or whose devices alone tell where the mesh
+    is that the program itself names.)"""
+    if options.keep_unused or options.is_operation or record.takes_refs or record.asked:
+        return False
+    if any(isinstance(place, AbstractMesh) for place in record.places):
+        return False
+    unneeded = [x for x, n in zip(leaves, record.needed, strict=True) if not n]
+    return any(x.committed if type(x) is Array else getattr(x, "sharding", None) is not None for x in unneeded)
 
 
 def only(leaves: Sequence[Any], taken: Taken) -> Sequence[Any]:
@@ -87,9 +109,10 @@ def anyhow(attempt: Callable[[Sequence[Any]], Found], leaves: Sequence[Any]) -> 
 
 
 def types_alone(leaves: Sequence[Any]) -> list[Any]:
-    """Of values that lie apart what a trace is told; over the names of one mesh that is what it is told of them all."""
+    """Of values that lie apart what a trace is told; over the names of one mesh, and its types of axes, that is what it
+    is told of them all."""
     shardings = [getattr(x, "sharding", None) for x in leaves]
-    over_one = len({s.mesh.shape_tuple for s in shardings if isinstance(s, NamedSharding)}) == 1
+    over_one = len({s.mesh.abstract_mesh for s in shardings if isinstance(s, NamedSharding)}) == 1
     return [(_over_names if over_one else type_alone)(x) for x in leaves]
 
 

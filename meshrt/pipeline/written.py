@@ -37,9 +37,11 @@ class Written:
         """How the concrete `sharding` of a result of `ndim` dimensions is to be shown: an equal one, or itself."""
         if not isinstance(sharding, NamedSharding):
             return sharding
-        asked = self.outs[out]
-        if asked is None and AxisType.Explicit not in sharding.mesh.axis_types and self.example_ndim == ndim:
-            asked = self.example
+        asked, example = self.outs[out], self.example
+        # Not as one over Explicit axes is written: they would stand in the type of a result that has none.
+        if asked is None and example is not None and self.example_ndim == ndim:
+            types = (*sharding.mesh.axis_types, *example.mesh.axis_types)
+            asked = None if AxisType.Explicit in types else example
         return _spelled_as(asked, sharding, ndim)
 
     def of_argument(self, i: int, sharding: Sharding, ndim: int) -> Sharding:

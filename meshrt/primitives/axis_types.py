@@ -27,7 +27,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import asked, check_divides, check_out_sharding, mesh_of, sharding_of
 from meshrt.transforms.arguments import fun_name
-from meshrt.transforms.high import flatten, leaf_paths, opened, spread
+from meshrt.transforms.high import flatten, leaf_paths, opened, spread_over
 from meshrt.transforms.tools import Hoisted, hoist_consts
 
 __all__: list[str] = []
@@ -314,9 +314,8 @@ def _changed(mesh: AbstractMesh, axes: Any, kind: AxisType) -> AbstractMesh:
 
 def _split_outs(fun: Any, wanted: Any, out_tree: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
     """The shardings asked for the results, one entry per dimension."""
-    dummy = tree_util.tree_unflatten(out_tree, list(range(len(avals))))
     try:
-        flat = spread(wanted, dummy, _is_sharding)
+        flat = spread_over(wanted, out_tree, _is_sharding)
     except errors.TreeError as e:
         raise errors.TreeError(
             f"out_sharding of auto_axes of {fun_name(fun)} must be a pytree prefix of its result: "

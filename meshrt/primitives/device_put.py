@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import structure_mismatch
 from meshrt.core.basic.memory import in_space, memory_put_p
 from meshrt.core.high import has_high_types
 from meshrt.core.source import capture
@@ -133,7 +134,8 @@ def _targets(device: Any, x: Any, n: int) -> Sequence[Any]:
     try:
         return spread(device, x, _is_target)
     except errors.TreeError:
-        found = tree_util.prefix_mismatch("device", device, fitting(device, x, _is_target), is_leaf=_is_target)
+        fitted = fitting(device, tree_util.tree_structure(x), _is_target)
+        found = structure_mismatch("device", device, fitted, _is_target)
         raise errors.TreeError(
             "device_put device specification must be a tree prefix of the corresponding value; it is not at "
             f"{capture()}. {found}"

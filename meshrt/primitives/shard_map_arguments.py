@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.source import capture
 from meshrt.core.types import ShapedArray
 from meshrt.primitives.reshard import reshard
 from meshrt.primitives.shard_map_region import Region
@@ -37,6 +38,20 @@ def spec_in_type(region: Region, aval: ShapedArray) -> PartitionSpec:
     own = aval.explicit.spec
     sums = [axes.intersection(region.manual_axes) for axes in (own.unreduced, own.reduced)]
     return PartitionSpec(*entries, unreduced=sums[0], reduced=sums[1])
+
+
+def check_meshes(fun: Callable[..., Any], region: Region, args: Any, avals: Sequence[Any]) -> None:
+    """MeshMismatchError for an argument whose type is over Explicit axes of a mesh of other axes than the region's."""
+    for i, aval in enumerate(avals):
+        explicit = getattr(aval, "explicit", None)
+        if explicit is None or explicit.mesh.shape_tuple == region.outside.shape_tuple:
+            continue
+        path = tree_util.keystr(tree_util.tree_leaves_with_path(args)[i][0])
+        raise errors.MeshMismatchError(
+            f"args{path} of the shard_map of {fun_name(fun)} has the type {aval.short()} over {explicit.mesh}, but the "
+            f"mesh of the shard_map is {region.outside} at {capture()}: pass it that mesh, or bring the argument to "
+            "the other one before, by meshrt.reshard(x, NamedSharding(mesh, spec))"
+        )
 
 
 def unlike_specified(

@@ -25,7 +25,7 @@ from meshrt.primitives.shard_map_region import Region, inserted
 from meshrt.sharding.high_spec import HiPspec
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.custom_jvp import custom_jvp
-from meshrt.transforms.high import TakenApart, is_high, kept_apart, taken_apart
+from meshrt.transforms.high import TakenApart, is_high, kept_apart, leaf_paths, taken_apart
 
 # Nothing for `meshrt.lax`.
 __all__: list[str] = []
@@ -165,8 +165,7 @@ class Outline(NamedTuple):
     @property
     def paths(self) -> list[Any]:
         """Where each leaf stands in the tree: arrays of a value that was taken apart by their numbers in it."""
-        counted = kept_apart(self.structure, range(len(self.leaves)))
-        return [path for path, _ in tree_util.tree_leaves_with_path(counted)]
+        return leaf_paths(self.structure)
 
     def types(self, leaves: Sequence[Any], own: Callable[[int, Any], Any]) -> list[Any]:
         """The type of each array, `own(number of the array, leaf)` of a leaf that is not whole."""

@@ -14,7 +14,7 @@ from meshrt.sharding.high_spec import HiPspec
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, UnreducedKind, axes_of
 from meshrt.transforms.arguments import fun_name, signature_of
-from meshrt.transforms.high import numbered, part_counts, spread
+from meshrt.transforms.high import leaf_counts, leaf_paths, part_counts
 
 # Nothing for `meshrt.lax`.
 __all__: list[str] = []
@@ -52,12 +52,12 @@ def check_specs(which: str, specs: Any, mesh: Mesh | AbstractMesh, axis_names: f
         _check_spec(f"{which}{tree_util.keystr(path)}", s, mesh, axis_names)
 
 
-def resolved(specs: Sequence[Any], tree: Any) -> list[Any]:
-    """A spec for each array in `tree`, in which values of high types are taken apart, from one for each that may be
-    the HiPspec of the value that the array belongs to.
+def resolved(specs: Sequence[Any], structure: Any) -> list[Any]:
+    """A spec for each array in a tree of this structure, in which values of high types are taken apart, from one for
+    each that may be the HiPspec of the value that the array belongs to.
     """
     out: list[Any] = []
-    for count in part_counts(tree):
+    for count in part_counts(structure):
         mine = specs[len(out) : len(out) + (1 if count is None else count)]
         if mine and isinstance(mine[0], HiPspec):
             lo = mine[0].to_lo()
@@ -238,14 +238,13 @@ def _places(
     tree: Any, specs: Any, flat: Sequence[Any], faults: dict[int, ShapedArray]
 ) -> Iterator[tuple[str, str, PartitionSpec, ShapedArray]]:
     """Of each fault the path of the spec, that of the value, the spec, and the type."""
-    full = numbered(tree)
     is_leaf = lambda s: s is None or isinstance(s, PartitionSpec)
-    paths = [tree_util.keystr(p) for p, _ in tree_util.tree_leaves_with_path(specs, is_leaf=is_leaf)]
-    places = tree_util.tree_unflatten(tree_util.tree_structure(specs, is_leaf=is_leaf), range(len(paths)))
-    spec_of = spread(places, full, lambda _: False)
-    for i, (path, _) in enumerate(tree_util.tree_leaves_with_path(full)):
+    said = tree_util.tree_leaves_with_path(specs, is_leaf=is_leaf)
+    counts = leaf_counts(specs, tree, is_leaf)
+    paths = [tree_util.keystr(path) for (path, _), count in zip(said, counts) for _ in range(count)]
+    for i, path in enumerate(leaf_paths(tree)):
         if i in faults:
-            yield paths[spec_of[i]], tree_util.keystr(path), flat[i], faults[i]
+            yield paths[i], tree_util.keystr(path), flat[i], faults[i]
 
 
 def _bound(fun: Callable[..., Any], tree: Any, path: str) -> str:

@@ -79,7 +79,7 @@ def make_array_from_callback(
     """
     shape = canonical_shape(shape)
     if isinstance(sharding, Format):
-        made = make_array_from_callback(shape, _of_format(sharding), data_callback, dtype)
+        made = make_array_from_callback(shape, _of_format(sharding, "make_array_from_callback"), data_callback, dtype)
         return relayout(made, sharding.layout) if isinstance(sharding.layout, Layout) else made
     sharding = _concrete(sharding, "make_array_from_callback")
     largest = sharding.shard_shape(shape)
@@ -104,13 +104,13 @@ def make_array_from_callback(
     return Array(buffer, sig)
 
 
-def _of_format(wanted: Format) -> Sharding:
+def _of_format(wanted: Format, caller: str) -> Sharding:
     if wanted.is_auto:
         raise errors.ArgumentTypeError(
-            "`Layout.AUTO` cannot be used in place of a device-local layout when calling "
-            f"`make_array_from_callback`. Got {wanted}; name the layout, or pass the sharding alone"
+            f"`Layout.AUTO` cannot be used in place of a device-local layout when calling `{caller}`. Got {wanted}; "
+            "name the layout, or pass the sharding alone"
         )
-    return _concrete(wanted.sharding, "make_array_from_callback")
+    return _concrete(wanted.sharding, caller)
 
 
 def _called(data_callback: Callable[[tuple[slice, ...]], Any], index: tuple[slice, ...]) -> Any:
@@ -177,15 +177,15 @@ def make_array_from_process_local_data(sharding: Any, local_data: Any, global_sh
     """Global Arrays from the part of the data that each process has.
 
     Args:
-      sharding: the sharding of the result (or a PartitionSpec over the mesh in context), or a tree of them that is a
-        prefix of `local_data`.
+      sharding: the sharding of the result (or a PartitionSpec over the mesh in context, one device, or a Format, which
+        says in which layout, too), or a tree of them that is a prefix of `local_data`.
       local_data: this process's rows (or whatever the sharding splits between processes), or a tree of them; along a
         dimension where its size equals the global one it is taken to be the whole.
       global_shape: the shape of the result, or a tree; None (for all, or for a dimension) infers it from local sizes.
 
     Raises:
       ArgumentValueError: the local sizes fit neither the whole nor this process's part, or the shape of the result
-        cannot be told. IndivisibleError: the sizes do not divide into the parts.
+        cannot be told, or `global_shape` is no shape. IndivisibleError: the sizes do not divide into the parts.
 
     >>> from meshrt.sharding import NamedSharding, PartitionSpec as P
     >>> sharding = NamedSharding(meshrt.make_mesh((2,), ("x",)), P("x"))
@@ -195,17 +195,30 @@ def make_array_from_process_local_data(sharding: Any, local_data: Any, global_sh
     leaves, tree = tree_util.tree_flatten(local_data)
     shardings = tree_util.broadcast_prefix(sharding, local_data, is_leaf=_is_sharding)
     shapes = tree_util.broadcast_prefix(global_shape, local_data, is_leaf=_is_shape)
-    name = "make_array_from_process_local_data"
-    made = [_from_local(_concrete(s, name), leaf, shape) for s, leaf, shape in zip(shardings, leaves, shapes)]
-    return tree.unflatten(made)
+    return tree.unflatten(_local_leaf(s, leaf, shape) for s, leaf, shape in zip(shardings, leaves, shapes))
 
 
 def _is_sharding(x: Any) -> bool:
-    return isinstance(x, (Sharding, PartitionSpec))
+    return isinstance(x, (Sharding, PartitionSpec, Format))
 
 
 def _is_shape(x: Any) -> bool:
     return x is None or (isinstance(x, (tuple, list)) and all(s is None or isinstance(s, (int, np.integer)) for s in x))
+
+
+def _local_leaf(wanted: Any, local_data: Any, global_shape: Any) -> Array:
+    name = "make_array_from_process_local_data"
+    if not _is_shape(global_shape):
+        raise errors.ArgumentValueError(
+            f"{name}: global_shape should be None or a tuple of sizes, one for each dimension. Got "
+            f"global_shape={global_shape!r} and local_data.shape={np.shape(local_data)}"
+        )
+    if isinstance(wanted, jaxlib_api.Device):
+        return _from_local(SingleDeviceSharding(wanted), local_data, global_shape)
+    if not isinstance(wanted, Format):
+        return _from_local(_concrete(wanted, name), local_data, global_shape)
+    made = _from_local(_of_format(wanted, name), local_data, global_shape)
+    return relayout(made, wanted.layout) if isinstance(wanted.layout, Layout) else made
 
 
 def _from_local(sharding: Sharding, local_data: Any, global_shape: Sequence[int | None] | None) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from meshrt import errors
 from meshrt.core.source import capture
@@ -15,8 +16,8 @@ from meshrt.sharding.axes import AbstractDevice
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh, empty_abstract_mesh, empty_mesh
 
 __all__ = [
-    "context_device", "context_source", "get_abstract_mesh", "get_described_mesh", "get_mesh", "set_mesh",
-    "tracing_mesh", "use_abstract_mesh",
+    "context_device", "context_source", "get_abstract_mesh", "get_described_mesh", "get_mesh",
+    "off_other_devices", "set_mesh", "tracing_mesh", "use_abstract_mesh",
 ]  # fmt: skip
 
 
@@ -153,6 +154,21 @@ class use_abstract_mesh:
 
     def __exit__(self, *_: object) -> None:
         _state.context.swap(*self._previous)
+
+
+@contextmanager
+def off_other_devices(sharding: Any) -> Iterator[None]:
+    """A block about an array of a concrete `sharding`, outside of traces: a mesh in context that is over other devices
+    says nothing of it."""
+    around = _state.context.concrete
+    if around is None or _state.context.tracing or around.flat_devices == sharding.device_assignment:
+        yield
+        return
+    previous = _state.context.swap(None, None, None, False)
+    try:
+        yield
+    finally:
+        _state.context.swap(*previous)
 
 
 @contextmanager

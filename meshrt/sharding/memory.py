@@ -15,6 +15,10 @@ from meshrt.core.spaces import Space
 __all__ = ["Space", "default_kind", "kind_of", "resolved_kind"]
 
 
+# What devices call their memories.
+_KINDS = ("device", "pinned_host", "unpinned_host")
+
+
 def default_kind(device: Any) -> str | None:
     """The kind of the memory that a device computes with; None where the platform does not tell."""
     try:
@@ -26,9 +30,14 @@ def default_kind(device: Any) -> str | None:
 
 def resolved_kind(devices: Sequence[Any] | None, kind: str | None) -> tuple[str | None, str | None]:
     """The name of a kind of memory on `devices` (None: not known yet), and the same where it is not the default, else
-    None. ShardingError if they have no such memory.
+    None. ShardingError if they have no such memory, or no device has.
     """
     if devices is None:
+        if kind is not None and kind not in _KINDS:
+            raise errors.ShardingError(
+                f"Got invalid memory kind: {kind}. Valid memory kinds are: {', '.join(_KINDS)}; use one of these, or "
+                "memory_kind=None for the default"
+            )
         return kind, None if kind == "device" else kind
     default = default_kind(devices[0])
     if kind is None or kind == default:

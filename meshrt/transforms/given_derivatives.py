@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.reshard import cotangent_type
 from meshrt.core.basic.varying import in_order
+from meshrt.core.explicit import unreduced_of
 from meshrt.core.references import is_ref_type
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import argument_paths, fun_name
@@ -140,12 +142,19 @@ def cotangent_leaves(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str
             check_derivative(got, a.to_ct_aval(), f"unexpected JAX type: the cotangent of {name}")
             out.append(c)
             continue
-        if got.shape != a.shape or not _converts(got, a):
+        wanted = cotangent_type(a)
+        addends = unreduced_of(got).difference(unreduced_of(wanted))
+        if got.shape != a.shape or not _converts(got, a) or addends:
+            why = f"the cotangent of {name} has the type of its output"
+            if addends:
+                why = (
+                    "devices hold addends of the cotangent, and of what is unreduced it is one value: add it up with "
+                    "meshrt.reshard(cotangent, P(...)), or meshrt.lax.psum within shard_map"
+                )
             raise errors.ArgumentValueError(
                 "unexpected JAX type (e.g. shape/dtype) for argument to VJP function: "
-                f"got {got.str_short()}, but expected {a.to_ct_aval().str_short()} because the corresponding output of "
-                f"the differentiated function had JAX type {a.str_short()}: the cotangent of {name} has the type of "
-                "its output"
+                f"got {got.str_short()}, but expected {wanted.str_short()} because the corresponding output of "
+                f"the differentiated function had JAX type {a.str_short()}: {why}"
             )
         more = in_order(got.vma.difference(a.vma))
         if more:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from meshrt import tree_util
+from meshrt import _tree_paths, tree_util
 from meshrt.core.basic.parts import parts_of
 from meshrt.core.high import HiType, has_high_types, is_high_value, is_mutable, is_open_value
 from meshrt.core.tracer import Tracer
@@ -31,6 +31,8 @@ __all__ = [
     "flatten",
     "is_high",
     "kept_apart",
+    "keys_of",
+    "leaf_counts",
     "leaf_paths",
     "numbered",
     "opened",
@@ -39,6 +41,7 @@ __all__ = [
     "reopened",
     "same_structure",
     "spread",
+    "spread_over",
     "taken_apart",
 ]
 
@@ -53,8 +56,13 @@ class TakenApart:
 
     def tree_description(self) -> str:
         """What messages about structures call it."""
-        parts = "1 array" if len(self.arrays) == 1 else f"{len(self.arrays)} arrays"
-        return f"a value of type {self.kind.str_short()}, which consists of {parts}"
+        return self.structure_description(self.kind, len(self.arrays))
+
+    @staticmethod
+    def structure_description(kind: HiType, count: int) -> str:
+        """What they call it where only its type is known, and of how many arrays it consists."""
+        parts = "1 array" if count == 1 else f"{count} arrays"
+        return f"a value of type {kind.str_short()}, which consists of {parts}"
 
 
 class _Place:
@@ -112,11 +120,15 @@ def is_high(value: Any) -> bool:
     return value.aval.is_high if isinstance(value, Tracer) else is_high_value(value)
 
 
-def part_counts(tree: Any) -> list[int | None]:
-    """For each leaf of a tree, or value of a closed type in it that was taken apart, in order: how many arrays this
-    consists of, None for an array."""
-    leaves = tree_util.tree_leaves(tree, is_leaf=lambda x: type(x) is TakenApart)
-    return [len(x.arrays) if type(x) is TakenApart else None for x in leaves]
+def part_counts(structure: Any) -> list[int | None]:
+    """For each leaf of a structure, or value of a closed type in it that was taken apart, in order: how many arrays
+    this consists of, None for an array."""
+    node = structure.node_data()
+    if node is None:
+        return [None]
+    if node[0] is TakenApart:
+        return [len(structure.children())]
+    return [count for child in structure.children() for count in part_counts(child)]
 
 
 def _with_nodes(tree: Any, chosen: Callable[[Any], bool]) -> Any:
@@ -170,32 +182,45 @@ def spread(prefix: Any, full: Any, is_leaf: Callable[[Any], bool]) -> list[Any]:
     Raises:
       TreeError: `prefix` fits nowhere; the message gives the path, and both sizes.
     """
-    return tree_util.broadcast_prefix(prefix, fitting(prefix, full, is_leaf), is_leaf)
+    structure = tree_util.tree_structure(full)
+    fitted = fitting(prefix, structure, is_leaf)
+    if fitted == structure:
+        return tree_util.broadcast_prefix(prefix, full, is_leaf)
+    return _tree_paths.spread_over(prefix, fitted, is_leaf)
 
 
-def fitting(prefix: Any, full: Any, is_leaf: Callable[[Any], bool]) -> Any:
-    """`full` with trees in the places of those values that were taken apart of whose arrays `prefix` speaks."""
-    if not has_high_types() or is_leaf(prefix) or not tree_util.is_tree_node(type(prefix)):
-        return full
-    if type(full) is TakenApart:
-        return _as_written(prefix, full, is_leaf)
-    if type(prefix) is not type(full):
-        return full
-    parts, structure = tree_util.tree_flatten(full, is_leaf=lambda x: x is not full)
+def spread_over(prefix: Any, structure: Any, is_leaf: Callable[[Any], bool]) -> list[Any]:
+    """As `spread`, of a tree of this structure."""
+    return _tree_paths.spread_over(prefix, fitting(prefix, structure, is_leaf), is_leaf)
+
+
+def leaf_counts(prefix: Any, structure: Any, is_leaf: Callable[[Any], bool]) -> list[int]:
+    """For how many arrays of a tree of this structure each leaf of a prefix stands, as `spread` has it."""
+    return _tree_paths.leaf_counts(prefix, fitting(prefix, structure, is_leaf), is_leaf)
+
+
+def fitting(prefix: Any, structure: Any, is_leaf: Callable[[Any], bool]) -> Any:
+    """`structure` with trees in the places of those values that were taken apart of whose arrays `prefix` speaks."""
+    node = structure.node_data()
+    if not has_high_types() or node is None or is_leaf(prefix) or not tree_util.is_tree_node(type(prefix)):
+        return structure
+    if node[0] is TakenApart:
+        return _as_written(prefix, node[1], structure.children(), is_leaf)
+    children = structure.children()
     given = tree_util.tree_leaves(prefix, is_leaf=lambda x: x is not prefix)
-    if len(parts) != len(given):
-        return full
-    return kept_apart(structure, [fitting(p, f, is_leaf) for p, f in zip(given, parts)])
+    if type(prefix) is not node[0] or len(children) != len(given):
+        return structure
+    return _node(node, [fitting(p, child, is_leaf) for p, child in zip(given, children)])
 
 
-def _as_written(prefix: Any, value: TakenApart, is_leaf: Callable[[Any], bool]) -> Any:
+def _as_written(prefix: Any, kind: HiType, arrays: Sequence[Any], is_leaf: Callable[[Any], bool]) -> Any:
     """The arrays of a value in a list or tuple where `prefix` is one without trees in it, else as its type nests."""
-    nested = value.kind.lo_tree()
+    nested = kind.lo_tree()
     if type(prefix) in (list, tuple):
         alone = all(is_leaf(x) or not tree_util.is_tree_node(type(x)) for x in prefix)
-        if type(nested) is list or (alone and len(prefix) == len(value.arrays)):
-            return type(prefix)(value.arrays)
-    return tree_util.tree_unflatten(tree_util.tree_structure(nested), value.arrays)
+        if type(nested) is list or (alone and len(prefix) == len(arrays)):
+            return _node((type(prefix), None), arrays)
+    return tree_util.tree_structure(nested)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -214,11 +239,11 @@ def _paths(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         yield path
         return
     children = structure.children()
-    for key, child in zip(_keys(node, len(children)), children, strict=True):
+    for key, child in zip(keys_of(node, len(children)), children, strict=True):
         yield from _paths(child, (*path, key))
 
 
-def _keys(node: tuple[type, Any], count: int) -> list[Any]:
+def keys_of(node: tuple[type, Any], count: int) -> list[Any]:
     """What the children of a node are called: only a node that was made of some can be asked. A class of a user's may
     refuse, by any error, what is no array; then they are numbered, as are those of classes that give no names."""
     level = _node(node, [_LEAF] * count)

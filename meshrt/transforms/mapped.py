@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import spread_over, structure_mismatch
 from meshrt.transforms.arguments import argument_paths, fun_name
 
 __all__ = ["LAID_OUT", "MappingSpec", "check_in_axes", "mapped_dims", "mapped_size", "refuse_laid_out", "result_dims"]
@@ -59,18 +60,19 @@ def mapped_dims(
         )
     for d in tree_util.tree_leaves(in_axes):
         _check_axis(called, "in_axes", d, fun)
-    dims = _broadcast(called, "in_axes", in_axes, args, f"the arguments of {fun_name(fun)}")
+    structure = tree_util.tree_structure(args)
+    dims = _broadcast(called, "in_axes", in_axes, structure, f"the arguments of {fun_name(fun)}")
     dims = [*dims, *([0] * len(tree_util.tree_leaves(kwargs)))]
     return dims
 
 
-def _broadcast(called: str, what: str, axes: Any, tree: Any, whose: str) -> list[int | None]:
-    """The entry of the prefix `axes` for each leaf of `tree`."""
+def _broadcast(called: str, what: str, axes: Any, structure: Any, whose: str) -> list[int | None]:
+    """The entry of the prefix `axes` for each leaf of a tree of this structure."""
     is_none = lambda x: x is None
     try:
-        return tree_util.broadcast_prefix(axes, tree, is_leaf=is_none)
-    except ValueError:
-        found = tree_util.prefix_mismatch(what, axes, tree, is_none)
+        return spread_over(axes, structure, is_none)
+    except errors.TreeError:
+        found = structure_mismatch(what, axes, structure, is_none)
         raise errors.TreeError(
             f"{called} {what} specification must be a tree prefix of the corresponding value; got {axes}, which does "
             f"not fit {whose}. {found}"
@@ -148,10 +150,9 @@ def _unlike_sizes(
 
 def result_dims(called: str, fun: Callable[..., Any], out_axes: Any, out_tree: Any) -> list[int | None]:
     """Where the mapped dimension is to stand in each result."""
-    dummy = tree_util.tree_unflatten(out_tree, [object()] * out_tree.num_leaves)
     for d in tree_util.tree_leaves(out_axes):
         _check_axis(called, "out_axes", d, fun)
-    return _broadcast(called, "out_axes", out_axes, dummy, f"the result of {fun_name(fun)}")
+    return _broadcast(called, "out_axes", out_axes, out_tree, f"the result of {fun_name(fun)}")
 
 
 def _check_axis(called: str, what: str, axis: Any, fun: Callable[..., Any]) -> None:

@@ -49,6 +49,16 @@ CASES = {
     "a gradient": (lambda p: p.lib.grad(lambda a, b: (a * a + b).sum()), 0, 1),
     "its type alone": (lambda p: lambda a, b: a + b.shape[0], 3, ("Auto", 4)),
     "constants beside a device": (lambda p: lambda a, b: p.lib.numpy.zeros(3), 1, 3),
+    "a device alone": (lambda p: lambda a, b: a * 2, None, 3),
+    "a mesh alone": (lambda p: lambda a, b: a * 2, None, ("Auto", 0)),
+    "an Explicit mesh alone": (lambda p: lambda a, b: a * 2, None, ("Explicit", 4)),
+    "constants beside a device alone": (lambda p: lambda a, b: p.lib.numpy.zeros(3), None, 3),
+    "constants beside one device": (lambda p: lambda a, b: p.lib.numpy.zeros(3), 3, 3),
+    "an Auto mesh beside an Explicit one of its names": (lambda p: lambda a, b: a * 2, ("Explicit", 4), ("Auto", 0)),
+    "a type beside an Auto mesh of its names": (lambda p: lambda a, b: a + b.shape[0], ("Auto", 4), ("Explicit", 0)),
+    "constants beside a mesh": (lambda p: lambda a, b: p.lib.numpy.arange(3), ("Auto", 4), None),
+    "constants of a type": (lambda p: lambda a, b: p.lib.numpy.full(a.shape, 2.0), 1, ("Auto", 0)),
+    "like one of a device": (lambda p: lambda a, b: p.lib.numpy.zeros_like(a), 3, None),
 }
 
 
@@ -139,3 +149,53 @@ def test_the_mesh_of_an_argument_is_needed_where_the_program_is_over_it(name):
         assert out.sharding.is_equivalent_to(a.sharding, 1) and out.committed
         np.testing.assert_array_equal(out, wanted)
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("second", [5, ("Auto", 4), ("Auto", 2), ("Explicit", 4)], ids=str)
+@pytest.mark.parametrize("fun", [lambda lib, a, b: a + 1, lambda lib, a, b: lib.numpy.ones(3)], ids=["one", "none"])
+def test_what_is_not_needed_may_lie_off_the_mesh_in_context(fun, second, kind):
+    found = []
+    for lib in (meshrt, jax):
+        p = Places(lib)
+        args = p.on(None), p.on(second)
+        with lib.set_mesh(p.mesh(kind, 0)):
+            step = lib.jit(lambda a, b, lib=lib: fun(lib, a, b))
+            outs = [step(*args), step(*args), step.lower(*args).compile()(*args)]
+        found.append([(place_of(x), np.asarray(x).tolist()) for x in outs])
+    assert found[0] == found[1]
+
+
+# What gives an array where another one is, or where it is told.
+ELSEWHERE = {
+    "zeros": lambda lib, x: lib.numpy.zeros(8, device=x.sharding),
+    "zeros_like": lambda lib, x: lib.numpy.zeros_like(x),
+    "full_like": lambda lib, x: lib.lax.full_like(x, 2),
+    "empty": lambda lib, x: lib.numpy.empty(8, device=x.sharding),
+    "arange": lambda lib, x: lib.numpy.arange(8, device=x.sharding),
+}
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("place", [5, ("Auto", 4), ("Explicit", 2)], ids=str)
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_arrays_are_made_off_the_mesh_in_context(name, place, kind):
+    found = []
+    for lib in (meshrt, jax):
+        p = Places(lib)
+        x = p.on(place)
+        with lib.set_mesh(p.mesh(kind, 0)):
+            out = ELSEWHERE[name](lib, x)
+            found.append((place_of(out), np.asarray(out).tolist()))
+            assert lib.sharding.get_mesh() == p.mesh(kind, 0)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("place", [5, ("Auto", 4), ("Explicit", 2)], ids=str)
+def test_rows_lie_where_their_array_does(place):
+    p = Places(meshrt)
+    x = p.on(place)
+    with meshrt.set_mesh(p.mesh("Auto", 0)):
+        rows = list(x)
+    assert [float(row) for row in rows] == X.tolist()
+    assert all(row.devices() == x.devices() for row in rows)

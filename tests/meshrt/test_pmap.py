@@ -162,3 +162,14 @@ def test_a_call_is_seen_again_where_a_program_is_traced_without_jit():
         return seen
 
     assert counts(meshrt) == counts(jax) == [2, 3]
+
+
+@pytest.mark.parametrize(("kind", "spec"), [("Auto", ("x", "y")), ("Auto", ("y",)), ("Explicit", ())], ids=str)
+@pytest.mark.parametrize("lib", [meshrt, jax], ids=["meshrt", "jax"])
+def test_in_a_program_whose_arguments_lie_on_another_mesh_of_the_devices(lib, kind, spec):
+    kinds = (getattr(lib.sharding.AxisType, kind),) * 2
+    mesh = lib.make_mesh((2, 2), ("x", "y"), axis_types=kinds, devices=lib.devices()[:4])
+    x = lib.device_put(A, lib.NamedSharding(mesh, lib.P(*spec)))
+    out = lib.jit(lib.pmap(lambda x: x * 2))(x)
+    np.testing.assert_array_equal(np.asarray(out), A * 2)
+    assert [shard.data.shape for shard in out.addressable_shards] == [(1, 2)] * 4

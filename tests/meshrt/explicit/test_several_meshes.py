@@ -271,3 +271,31 @@ def test_what_a_trace_refuses_is_told_as_what_a_call_refuses() -> None:
         for way in (f, f.trace, f.lower):
             with pytest.raises(errors.MeshMismatchError, match="For primitive mul, context mesh"):
                 way(x)
+
+
+# Results over Auto axes, of arguments over Explicit ones that split them alike.
+BARE = {
+    "mapped": lambda lib, a: lib.root.shard_map(
+        lambda x: x * 2, mesh=lib.meshes["auto"], in_specs=lib.root.P(("x", "y")), out_specs=lib.root.P(("x", "y"))
+    )(lib.to(a, "auto")),
+    "constrained": lambda lib, a: lib.lax.with_sharding_constraint(lib.to(a, "auto"), lib.on("auto", ("x", "y"))),
+    "resharded": lambda lib, a: lib.to(a, "auto") * 2,
+}
+
+
+@pytest.mark.parametrize("name", BARE)
+@pytest.mark.parametrize("lib", LIBRARIES, ids=["meshrt", "jax"])
+def test_results_have_outside_the_types_that_they_have_in_the_program(lib, name):
+    """They are not shown as the argument is, over Explicit axes."""
+    inside = []
+
+    def run(a):
+        out = BARE[name](lib, a)
+        inside.append(str(lib.root.typeof(out)))
+        return out
+
+    jitted, a = lib.root.jit(run), lib.put("m8", "x")
+    for out in (jitted(a), jitted.lower(a).compile()(a)):
+        assert inside[0] == str(lib.root.typeof(out)) == "float32[8,8]"
+        assert out.sharding.mesh.axis_types[0] is lib.root.sharding.AxisType.Auto
+        np.testing.assert_allclose(np.asarray(out), X * (1 if name == "constrained" else 2), rtol=1e-6)

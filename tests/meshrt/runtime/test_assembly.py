@@ -1,5 +1,7 @@
 """Arrays from parts, judged by JAX: values, what is asked of the callback, classes and texts of errors."""
 
+import importlib
+
 import jax
 import ml_dtypes
 import numpy as np
@@ -127,6 +129,40 @@ def test_process_local_data():
         *both("make_array_from_process_local_data", lambda lib, s: s(P("x")), VALUE, (16, 8)),
         "on a single process, global_shape should be None or equal",
     )
+
+
+def local_wishes(lib, s):
+    """What may be said of where local data goes, beside shardings."""
+    layouts = importlib.import_module(f"{lib.__name__}.experimental.layout")
+    form = lambda *order: layouts.Format(layouts.Layout(order), s(P("x")))
+    return {
+        "a device": lib.devices()[2],
+        "column-major": form(1, 0),
+        "row-major": form(0, 1),
+        "no layout": layouts.Format(None, s(P("x"))),
+        "another rank": form(0),
+    }
+
+
+@pytest.mark.parametrize("shape", [None, (8, 8), (16, 8), 8], ids=str)
+@pytest.mark.parametrize("name", ["a device", "column-major", "row-major", "no layout", "another rank"])
+def test_process_local_data_in_a_layout_and_on_a_device(name, shape):
+    found = []
+    for lib, s in ((meshrt, ours), (jax, theirs)):
+        try:
+            x = lib.make_array_from_process_local_data(local_wishes(lib, s)[name], VALUE, shape)
+        except (ValueError, TypeError) as e:
+            found.append(next(k.__name__ for k in type(e).__mro__ if k.__module__ == "builtins"))
+        else:
+            order = x.format.layout.major_to_minor
+            found.append((order, sorted(d.id for d in x.devices()), x.committed, np.asarray(x).tolist()))
+    assert found[0] == found[1]
+
+
+def test_process_local_data_has_a_layout_that_is_named():
+    layouts = importlib.import_module("meshrt.experimental.layout")
+    with pytest.raises(errors.ArgumentTypeError, match=r"Layout.AUTO.*`make_array_from_process_local_data`"):
+        meshrt.make_array_from_process_local_data(layouts.Format(layouts.Layout.AUTO, ours(P("x"))), VALUE)
 
 
 def parts_on(lib, s):

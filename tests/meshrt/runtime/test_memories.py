@@ -102,6 +102,22 @@ def fails_alike(call, their_call, match):
     assert isinstance(got.value, errors.MeshrtError)
 
 
+@pytest.mark.parametrize("lib", [meshrt, jax], ids=["meshrt", "jax"])
+@pytest.mark.parametrize("way", ["made", "changed"])
+def test_kinds_that_no_device_has(lib, way):
+    mesh = lib.sharding.AbstractMesh((4,), ("x",))
+    make = {
+        "made": lambda kind: lib.NamedSharding(mesh, lib.P("x"), memory_kind=kind),
+        "changed": lib.NamedSharding(mesh, lib.P("x")).with_memory_kind,
+    }[way]
+    for kind in ("device", "pinned_host", "unpinned_host"):
+        assert make(kind).memory_kind == kind
+    with pytest.raises(
+        ValueError, match=r"invalid memory kind: vmem. Valid .* are: device, pinned_host, unpinned_host"
+    ):
+        make("vmem")
+
+
 def test_kinds_that_do_not_fit():
     fails_alike(
         lambda: meshrt.device_put(VALUE, rows("vmem")), lambda: jax.device_put(VALUE, there("vmem")),

@@ -14,6 +14,7 @@ from tests.meshrt.shard_map.libraries import ours, same, theirs
 
 A = np.random.RandomState(0).randn(8, 4).astype(np.float32)
 W = (np.random.RandomState(1).randn(4, 4) * 0.3).astype(np.float32)
+OTHER = {"explicit": ("Explicit", ("e",), (8,)), "of other sizes": ("Explicit", ("x", "y"), (2, 4))}
 STATIONS = ("trace", "lower", "propagate", "partition", "compile")
 
 
@@ -321,3 +322,20 @@ def test_an_argument_over_another_mesh_and_a_region_over_some_axes():
     same(meshrt.jit(f())(x), np.asarray(x) + np.repeat(np.float32([0, 1]), 3)[:, None])
     with pytest.raises(meshrt.errors.MeshMismatchError, match="whole axes are needed"):
         meshrt.jit(f(axis_names={"a"}))(x)
+
+
+@pytest.mark.parametrize("how", ["eager", "jit"])
+@pytest.mark.parametrize("name", OTHER)
+def test_an_argument_of_a_type_over_another_mesh_is_told_from_it(name, how):
+    """JAX ends in a KeyError here, or a type that says nothing."""
+    kind, axes, sizes = OTHER[name]
+    kinds = (getattr(meshrt.sharding.AxisType, kind),) * len(axes)
+    other = meshrt.make_mesh(sizes, axes, axis_types=kinds)
+    mesh = meshrt.make_mesh((4, 2), ("x", "y"), axis_types=(meshrt.sharding.AxisType.Auto,) * 2)
+    a = meshrt.device_put(A, NamedSharding(other, P(axes[0])))
+    f = over(mesh)
+    f = meshrt.jit(f) if how == "jit" else f
+    with pytest.raises(meshrt.errors.MeshMismatchError, match=r"args\[0\] of the shard_map of body has the type f32"):
+        f(a, W)
+    moved = meshrt.jit(lambda a, w: over(mesh)(meshrt.reshard(a, NamedSharding(mesh, P())), w))
+    np.testing.assert_allclose(np.asarray(moved(a, W)), plain(A, W), rtol=1e-5, atol=1e-5)
