@@ -365,7 +365,17 @@ class Settings:
             local = self.overrides()
             self._local_hooks[name](None if local is None else local.values.get(name))
 
-    # --- for the runtime.
+    # --- for the runtime, and programs that declare settings of their own.
+
+    def declare(self, field: Field) -> None:
+        """Adds a setting with its default as its value. ConfigError if there is one of its name."""
+        if field.name in FIELDS:
+            raise errors.ConfigError(f"Config option {field.name} already defined")
+        FIELDS[field.name] = field
+        self._values = {**self._values, field.name: field.default}
+        _NAMES.get(field.cache, []).append(field.name)
+        setattr(Settings, field.name, _field_property(field.name))
+        self._rekey()
 
     def checked(self, name: str, value: Any) -> Any:
         """The value that the setting `name` has when it is set to `value`. ConfigError if it cannot be."""
@@ -460,7 +470,7 @@ def __getattr__(name: str) -> Any:
     if name == "x64_enabled":  # JAX's second name for it
         return settings.enable_x64
     if name == "values":
-        return {f"jax_{field}": settings.read(field) for field in FIELDS}
+        return {f"jax_{field.removeprefix('jax_')}": settings.read(field) for field in FIELDS}
     raise AttributeError(f"module {__name__!r} has no attribute or setting {name!r}")
 
 

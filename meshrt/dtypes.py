@@ -373,7 +373,10 @@ def _dtype_of_object(x: Any) -> np.dtype:
     try:
         return np.result_type(x)
     except TypeError as e:
-        raise DTypeError(f"cannot tell the dtype of a value of type {type(x).__name__}") from e
+        raise DTypeError(
+            f"cannot tell the dtype of a value of type {type(x).__name__}: Value {str(x)!r} with dtype object is not a "
+            "valid JAX array type; pass numbers, or an object with __jax_array__"
+        ) from e
 
 
 # ----------------------------------------------------------------------------------------------------------

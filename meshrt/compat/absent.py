@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
 from typing import Any
 
 from meshrt import errors
+from meshrt.compat import internal_names, modules
 
-__all__ = ["AbsentModule"]
+__all__ = ["AbsentModule", "below"]
+
+
+def below(package: str, name: str) -> bool:
+    """Whether a package of JAX's internal ones has a module of a name that is here."""
+    known = f"{package}.{name}".removeprefix("jax.")
+    return known in modules.ELSEWHERE or known in internal_names.TABLES
 
 
 class AbsentModule(ModuleType):
@@ -21,6 +29,8 @@ class AbsentModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if below(self.__name__, name):
+            return importlib.import_module(f"{self.__name__}.{name}")
         raise errors.MissingFunctionError(
             f"module {self.__name__!r} has no attribute {name!r}: the module is not implemented"
         )

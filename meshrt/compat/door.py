@@ -21,8 +21,9 @@ from typing import Any
 
 import meshrt
 from meshrt import errors
-from meshrt.compat import modules
+from meshrt.compat import attributes, internal_names, modules
 from meshrt.compat.absent import AbsentModule
+from meshrt.compat.joined import JoinedModule
 
 __all__ = ["as_jax"]
 
@@ -46,6 +47,20 @@ class _Alias(Loader):
         module.__spec__ = self._own
 
 
+class _Joined(Loader):
+    """Gives an internal module whose names stand in several modules of meshrt's."""
+
+    def __init__(self, name: str, base: str | None):
+        self.name, self.base = name, base
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        base = None if self.base is None else importlib.import_module(self.base)
+        return JoinedModule(spec.name, internal_names.homes(self.name), base)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
 class _Absent(Loader):
     """Gives a module that meshrt does not have: what is asked of it is refused, not its import."""
 
@@ -64,9 +79,11 @@ class JaxFinder(MetaPathFinder):
         if package != "jax":
             return None
         found = _target(name)
+        if name in internal_names.TABLES:
+            return ModuleSpec(fullname, _Joined(name, found), origin="joined", is_package=True)
         if found is not None and (not _is_value(fullname) or _exists(found)):
             return ModuleSpec(fullname, _Alias(found), origin=found, is_package=not name)
-        if modules.holds_others(name):
+        if modules.holds_others(name) or internal_names.is_internal(name):
             return ModuleSpec(fullname, _Absent(), origin="absent", is_package=True)
         raise ModuleNotFoundError(
             f"No module named {fullname!r}: `import jax` gives meshrt here, which follows the public modules of JAX "
@@ -171,6 +188,7 @@ def as_jax() -> ModuleType:
         importlib.invalidate_caches()
         # All classes of errors print by this one method; programs that do not call `as_jax` keep the one of Exception.
         errors.MeshrtError.__str__ = _as_imported  # type: ignore[method-assign, assignment]
+        attributes.attach()
         _join_loggers()
         _name_loaded(importlib.import_module("jax"))
     return importlib.import_module("jax")

@@ -1,7 +1,8 @@
 """Which modules there are under JAX's names.
 
 `jax.X` is found, in this order: where `ELSEWHERE` says; at `meshrt.compat.layer.X`; at `meshrt.X`, if JAX has a
-public module of that name. Public modules that meshrt lacks can be imported and are empty (`meshrt.compat.absent`).
+public module of that name. Around that stand the names of `internal_names.TABLES`. Public and internal modules that
+meshrt lacks can be imported and are empty (`meshrt.compat.absent`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ ELSEWHERE: dict[str, str] = {
     "experimental.colocated_python.serialization": "meshrt.compat.layer.colocated_serialization",
     "interpreters.pxla": "meshrt.compat.layer.pxla",
     "extend.ifrt_programs": "meshrt.compat.layer.ifrt_programs",
+    "experimental.sparse.test_util": "meshrt.compat.layer._src.sparse_test_util",
+    "experimental.sparse._base": "meshrt.experimental.sparse.arrays",
     "experimental.key_reuse._core": "meshrt.experimental.key_reuse",
     "_src.ad_checkpoint": "meshrt.ad_checkpoint",
     "_src.api": "meshrt",
@@ -86,6 +89,10 @@ ELSEWHERE: dict[str, str] = {
     "_src.pjit": "meshrt.experimental.pjit",
     "_src.profiler": "meshrt.profiler",
     "_src.random": "meshrt.random",
+    "_src.random.core": "meshrt.random",
+    "_src.lax.control_flow.conditionals": "meshrt.lax",
+    "_src.lax.control_flow.loops": "meshrt.lax",
+    "_src.lax.control_flow.solves": "meshrt.lax",
     "_src.ref": "meshrt.ref",
     "_src.scipy.special": "meshrt.scipy.special",
     "_src.scipy.stats.norm": "meshrt.scipy.stats.norm",

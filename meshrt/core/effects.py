@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "CELLS", "DEBUG", "IO", "NO_DCE", "ORDERED_DEBUG", "ORDERED_IO", "DebugEffect", "Effect", "OrderedDebugEffect",
-    "has_ordered", "is_debug",
+    "CELLS", "DEBUG", "IO", "NO_DCE", "ORDERED_DEBUG", "ORDERED_IO", "DebugEffect", "Effect", "EffectTypes",
+    "OrderedDebugEffect", "control_flow_allowed_effects", "has_ordered", "is_debug", "lowerable_effects",
 ]  # fmt: skip
 
 
@@ -69,3 +69,35 @@ def has_ordered(effects: Iterable[Any]) -> bool:
 def is_debug(effect: Any) -> bool:
     """Whether transformations may drop, repeat or reorder an effect."""
     return isinstance(effect, Effect) and effect.is_debug
+
+
+class EffectTypes:
+    """Classes of effects that programs declare for operations of their own, and say may be somewhere."""
+
+    def __init__(self) -> None:
+        self._types: set[type] = set()
+
+    def add_type(self, effect: type) -> None:
+        """Adds a class."""
+        self._types.add(effect)
+
+    def contains(self, effect: object) -> bool:
+        """Whether an effect is of one of the classes."""
+        return isinstance(effect, tuple(self._types))
+
+    def filter_in(self, effects: Iterable[Any]) -> list[Any]:
+        """The effects that are of one of the classes."""
+        return [e for e in effects if self.contains(e)]
+
+    def filter_not_in(self, effects: Iterable[Any]) -> list[Any]:
+        """The effects that are of none of the classes."""
+        return [e for e in effects if not self.contains(e)]
+
+    def refused(self, effects: Iterable[Any]) -> list[Any]:
+        """The effects of a program's own classes that are of none of these. (Those of meshrt's classes are refused
+        where it is found out that something cannot be done.)"""
+        return [e for e in effects if not (self.contains(e) or type(e).__module__.startswith("meshrt."))]
+
+
+# What may be in loops and branches, and what programs that are compiled may have.
+control_flow_allowed_effects, lowerable_effects = EffectTypes(), EffectTypes()

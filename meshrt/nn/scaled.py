@@ -111,7 +111,7 @@ def scaled_dot_general(
         wide = dtypes.promote_types(x.dtype, y.dtype)
         out = _by_kernel(left.astype(wide), transpose(right, (0, 2, 1)).astype(wide)).astype(preferred)
     else:
-        forms = tuple(_Form(c.mode, c.block_size, np.dtype(c.data_type), np.dtype(c.scale_type)) for c in configs)
+        forms = tuple(map(_form, configs))
         scales = tuple(c.global_scale for c in configs[:2])
         out = _product(left, right, scales, forms, preferred, by_kernel)
     shape = [x.shape[d] for d in (*x_dims[0], *x_dims[1])] + [y.shape[d] for d in y_dims[1]]
@@ -129,6 +129,10 @@ class _Form(NamedTuple):
     @property
     def most(self) -> float:
         return float(dtypes.finfo(self.data).max)
+
+
+def _form(config: BlockScaleConfig) -> _Form:
+    return _Form(config.mode, config.block_size, np.dtype(config.data_type), np.dtype(config.scale_type))
 
 
 Dims = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -207,6 +211,16 @@ def _pulled_back(g: Any, y: Any, forms: tuple[_Form, _Form], preferred: Any, by_
         return lax.dot_general(g.astype(wide), y.astype(wide), dims, preferred_element_type=preferred)
     (gq, g_scales), (yq, y_scales) = (_quantized(v, None, f) for v, f in zip((g, transpose(y, (0, 2, 1))), forms))
     return _scaled(gq, yq, g_scales, y_scales, preferred, by_kernel)
+
+
+def matrices(x: Any, batch: Sequence[int], summed: Sequence[int]) -> Any:
+    """`x` as (batch, kept elements, summed elements)."""
+    return _matrices(x, _dims(x, batch, summed))
+
+
+def quantized(x: Any, config: BlockScaleConfig) -> tuple[Any, Any]:
+    """(elements, scales) of a batch of matrices, whose last dimension has the blocks."""
+    return _quantized(x, config.global_scale, _form(config))
 
 
 def _quantized(x: Any, global_scale: Any, form: _Form) -> tuple[Any, Any]:

@@ -224,7 +224,7 @@ def take(
     shape = np.shape(indices) if not hasattr(indices, "shape") else indices.shape
     n = a.shape[axis]
     if mode == "raise":
-        raise errors.UnsupportedError("take: mode 'raise' is not supported; use 'fill', 'clip' or 'wrap'")
+        raise errors.UnsupportedError("The 'raise' mode to jnp.take is not supported: use 'fill', 'clip' or 'wrap'")
     if mode not in (None, "fill", "clip", "wrap"):
         raise errors.ArgumentValueError(f"take: Invalid mode '{mode}' for np.take; use 'fill', 'clip' or 'wrap'")
     if n == 0 and math.prod(shape):

@@ -59,7 +59,11 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
     if x is None and y is None:
         return nonzero(condition, size=size, fill_value=fill_value)
     if x is None or y is None:
-        raise errors.ArgumentTypeError("where needs both of its last two arguments, or none of them")
+        place = 1 if x is None else 2
+        raise errors.ArgumentTypeError(
+            f"where requires ndarray or scalar arguments, got {type(None)} at position {place}: it needs both of its "
+            "last two arguments, or none of them"
+        )
     if size is not None or fill_value is not None:
         raise errors.ArgumentValueError("where: size and fill_value belong to the form with one argument")
     return choose(condition, x, y)

@@ -12,9 +12,10 @@ import numpy as np
 from meshrt import errors
 from meshrt.config import settings
 from meshrt.core.dimensions.expression import is_symbolic_shape
+from meshrt.core.effects import lowerable_effects
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
-from meshrt.pipeline.rooted import rooted
+from meshrt.pipeline.rooted import named, rooted
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.primitives.sharding import Caller
@@ -49,7 +50,14 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
 
     Raises:
       UnsupportedError: an argument has a symbolic size.
+      ArgumentValueError: the program has effects of a class of its own that is not said to be lowerable.
     """
+    refused = lowerable_effects.refused(record.closed.effects) if record.closed.effects else ()
+    if refused:
+        raise errors.ArgumentValueError(
+            f"Cannot lower jaxpr with effects: {refused}; {record.fun_name} has them. Say that programs may have them "
+            "with meshrt.core.effects.lowerable_effects.add_type(their class)"
+        )
     symbolic = next((a for a in record.in_avals if is_symbolic_shape(a.shape)), None)
     if symbolic is not None:
         raise errors.UnsupportedError(
@@ -135,7 +143,13 @@ class Lowered(UnboundStation):
             text = jaxlib_executables.computation_text(self.compiler_ir("hlo"), metadata=debug_info)
         else:
             text = jaxlib_api.pretty(self.module.text, debug_info=debug_info)
-        return rooted(text, self.fun_name) if debug_info else text
+        return rooted(named(text, self._argument_names()), self.fun_name) if debug_info else text
+
+    def _argument_names(self) -> list[str]:
+        """What the arguments of the module are called: those that the program needs, or all."""
+        jaxpr, needed = self.record.closed.jaxpr, self.record.needed
+        names = jaxpr.debug_info.safe_arg_names(len(jaxpr.invars))
+        return [name for name, n in zip(names, needed[-len(names) :]) if n or self.request.keep_unused]
 
     def compiler_ir(self, dialect: str | None = None) -> Any:
         """The `ir.Module`, or with `dialect="hlo"` jaxlib's `XlaComputation`.

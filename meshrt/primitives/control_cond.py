@@ -423,7 +423,7 @@ cond_p: Primitive = Primitive(
     "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, passing=_passing, recompute=_recompute, discharge=cond_rule(lambda: cond_p, _joined), thread=_thread,
     selects=lambda axis, flags, params: flags[0], batches_refs=True,
-    effects=lambda *avals, branches, **chosen: body_effects(*branches),
+    effects=lambda *avals, branches, **chosen: body_effects("cond" if len(branches) == 2 else "switch", *branches),
     multiple_results=True, cache_types=False,
     varies=lambda params: [NOT_VARYING, *declared(params["branches"][0].in_avals)],
     applies=lambda params: [(b, range(1, len(b.invars) + 1)) for b in params["branches"]],

@@ -306,7 +306,7 @@ scan_p: Primitive = Primitive(
     scope="while", batches_refs=True, dce=_dce, passing=_passing, recompute=recompute,
     discharge=scan_rule(lambda: scan_p),
     thread=_thread,
-    effects=lambda *avals, jaxpr, **_: body_effects(jaxpr),
+    effects=lambda *avals, jaxpr, **_: body_effects("scan", jaxpr),
     multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
     to_lojax=scan_opened(_bind, True), unbox=scan_opened(_bind, False),

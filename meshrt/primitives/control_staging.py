@@ -6,9 +6,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt import dtypes
+from meshrt import dtypes, errors
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.basic.varying import in_order, pvary_p, vary
+from meshrt.core.effects import control_flow_allowed_effects
 from meshrt.core.high import HiType, says_arrays, unlike
 from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import JaxprTrace, eval_jaxpr, trace_to_jaxpr
@@ -139,9 +140,18 @@ def weak_key(*jaxprs: Jaxpr) -> tuple[Any, ...]:
     return tuple(map(weakref.ref, jaxprs))
 
 
-def body_effects(*jaxprs: Jaxpr) -> frozenset:
-    """The effects of a control-flow equation: those of its bodies."""
-    return frozenset().union(*[j.effects for j in jaxprs])
+def body_effects(name: str, *jaxprs: Jaxpr) -> frozenset:
+    """The effects of a control-flow equation: those of its bodies.
+
+    Raises UnsupportedError for effects of a program's own classes that are not said to be allowed there.
+    """
+    found: frozenset = frozenset().union(*[j.effects for j in jaxprs])
+    if found and (refused := control_flow_allowed_effects.refused(found)):
+        raise errors.UnsupportedError(
+            f"Effects not supported in `{name}`: {refused}; allow their class with "
+            "experimental.hijax.control_flow_allowed_effects.add_type"
+        )
+    return found
 
 
 def split3(values: Sequence[Any], first: int, second: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:

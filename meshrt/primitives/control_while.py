@@ -343,7 +343,7 @@ while_p: Primitive = Primitive(
     "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, discharge=while_rule(lambda: while_p), repeats=True, thread=_thread,
     selects=lambda axis, flags, params: _mapped(axis, flags, params)[-1], batches_refs=True,
-    effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
+    effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects("while", cond_jaxpr, body_jaxpr),
     multiple_results=True, cache_types=False, varies=_varies, applies=loop_arguments,
     decides=lambda eqn: (eqn.params["cond_jaxpr"], eqn.params["cond_jaxpr"].outvars[0]),
     to_lojax=while_opened(_bind, True), unbox=while_opened(_bind, False),

@@ -66,7 +66,7 @@ class CompoundFactor(tuple[str, ...]):
             )
         for factor in factors:
             if not isinstance(factor, str):
-                raise _error(f"Each element of CompoundFactor must be a str, but got {type(factor).__name__}")
+                raise _error(f"Each element of CompoundFactor must be a str, but got {type(factor)}")
             if _group(factor) is not None:
                 raise _error("Ellipsis can't be used in a compound factor; put it at the head of the value")
             _check_name(factor)
@@ -86,9 +86,7 @@ class ArrayMapping(tuple["str | CompoundFactor", ...]):
             if isinstance(dim, CompoundFactor):
                 continue
             if not isinstance(dim, str):
-                raise _error(
-                    f"Each element of ArrayMapping must be a str or CompoundFactor, but got {type(dim).__name__}"
-                )
+                raise _error(f"Each element of ArrayMapping must be a str or CompoundFactor, but got {type(dim)}")
             if _group(dim) is None:
                 _check_name(dim)
             elif i:
@@ -329,7 +327,7 @@ def parse_rule(
     Raises ShardingRuleError for text outside of the grammar, ArgumentTypeError for what is no text.
     """
     if not isinstance(rule, str):
-        raise errors.ArgumentTypeError(f"rule must be a str, but got {type(rule).__name__}")
+        raise errors.ArgumentTypeError(f"rule must be a str, but got {type(rule)}")
     if BATCHING in rule:
         raise _error(f"Unknown character {BATCHING!r} in the rule {rule!r}; write '...'")
     text = rule.replace("...", BATCHING)
@@ -360,7 +358,7 @@ def _value(text: str) -> ArrayMapping:
             open_ = []
         elif token == ")":
             if open_ is None:
-                raise _error("Brackets are not balanced: ')' without '('")
+                raise _error(f"Brackets are not balanced in rule: {text.strip()!r} has ')' without '('")
             if len(open_) < 2:
                 raise _error("Brackets should contain at least two factors")
             dims.append(CompoundFactor(*open_))
@@ -372,7 +370,7 @@ def _value(text: str) -> ArrayMapping:
         else:
             (dims if open_ is None else open_).append(token)
     if open_ is not None:
-        raise _error("Brackets are not balanced: '(' without ')'")
+        raise _error(f"Brackets are not balanced in rule: {text.strip()!r} has '(' without ')'")
     return ArrayMapping(*dims)
 
 

@@ -40,6 +40,7 @@ Client: TypeAlias = _jax.Client
 XlaError = _jax.JaxRuntimeError
 # What is done where arrays are collected, and where other threads run programs of several processes.
 guard_lib: Any = _jax.guard_lib
+HloSharding: Any = _xc.HloSharding
 
 # ----------------------------------------------------------------------------------------------------------
 # Pytrees: a registry of our own, so that registrations never meet JAX's.

@@ -36,6 +36,9 @@ DTYPES = [
 
 SHAPES = "Shapes must be 1D sequences of concrete values of integer type, got"
 OTHERS = [
+    (lambda: jnp.array([object()]), DTypeError, "with dtype object is not a valid JAX array type"),
+    (lambda: jnp.take(jnp.ones(2), 0, mode="raise"), NotImplementedError, "The 'raise' mode to jnp.take is not"),
+    (lambda: jnp.where(jnp.ones(2) > 0, 1), errors.ArgumentTypeError, "got <class 'NoneType'> at position 2"),
     (lambda: jnp.array(None), errors.ArgumentShapeError, "None is not a valid value for jnp.array"),
     (lambda: jnp.array(2**40), errors.IntegerOverflowError, "Python int 1099511627776 too large to convert to int32"),
     (lambda: jnp.array([2**40]), errors.IntegerOverflowError, "array: an element does not fit dtype int32"),

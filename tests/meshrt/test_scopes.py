@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -128,3 +130,27 @@ def test_paths_begin_with_the_function_where_they_go_on_in_another():
 
     for text in map(program, (jax, meshrt)):
         assert text.count('op_name="jit(<lambda>)/jit(<lambda>)/sin"') == text.count('/sin"') > 0
+
+
+def _keyed(x, unused, *rest, k=3, **more):
+    return {"a": x["it's"] + rest[1][0], "b": more["q"] + k}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"keep_unused": True}, {"static_argnames": "k"}], ids=["plain", "all", "static"]
+)
+def test_arguments_have_their_names_in_texts_with_locations(options):
+    def names(package):
+        text = (
+            package.jit(_keyed, **options).lower({"it's": 1.0}, 2.0, 3.0, (4.0,), k=5, q=6.0).as_text(debug_info=True)
+        )
+        main = next(line for line in text.splitlines() if "func.func public @main" in line)
+        return re.findall(r'%arg\d+: tensor<[^>]*> loc\(("[^,]*")\)', main)
+
+    assert names(meshrt) == names(jax) != []
+
+
+def test_captured_values_have_no_names():
+    captured = meshrt.numpy.arange(100.0)
+    text = meshrt.jit(lambda x: x + captured.sum()).lower(1.0).as_text(debug_info=True)
+    assert text.count('loc("x")') == 1 and '%arg1: tensor<f32> loc("x")' in text

@@ -6,7 +6,7 @@ meshrt ships are in the modules of this package.
 
 from __future__ import annotations
 
-from meshrt.core.effects import CELLS
+from meshrt.core.effects import control_flow_allowed_effects
 from meshrt.core.high import (
     HiType,
     MutableHiType,
@@ -59,23 +59,4 @@ AvalQDD, AvalMutableQDD = TypeInState, TypeWrittenTo
 hijax_method = aval_method
 
 
-class EffectTypes:
-    """Classes of effects, for libraries that declare which effects their operations may have in loops and branches.
-
-    meshrt asks nobody: what cannot be done inside a loop is refused where that is found out.
-    """
-
-    def __init__(self) -> None:
-        self._types: set[type] = {type(CELLS)}
-
-    def add_type(self, effect: type) -> None:
-        """Adds a class."""
-        self._types.add(effect)
-
-    def contains(self, effect: object) -> bool:
-        """Whether an effect is of one of the classes."""
-        return isinstance(effect, tuple(self._types))
-
-
-control_flow_allowed_effects = EffectTypes()
 __getattr__ = _missing("jax.experimental.hijax", __all__)

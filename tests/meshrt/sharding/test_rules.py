@@ -107,7 +107,7 @@ def test_keywords_that_do_not_fit(text, keywords, message):
 
 
 def test_types_of_arguments():
-    with pytest.raises(TypeError, match="rule must be a str, but got int"):
+    with pytest.raises(TypeError, match="rule must be a str, but got <class 'int'>"):
         parse_rule(3)
     with pytest.raises(TypeError, match="must be an int"):
         parse_rule("(i j) -> i", j=2.5)

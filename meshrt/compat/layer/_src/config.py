@@ -1,33 +1,37 @@
-"""`jax._src.config`: settings as attributes, and as contexts."""
-
-from typing import Any
+"""`jax._src.config`: settings as attributes and as contexts, and settings of a program's own."""
 
 from meshrt import config, contexts
+from meshrt.compat.layer._src.flags import bool_flag, float_flag, int_flag, string_flag
+from meshrt.compat.layer._src.states import (
+    State,
+    bool_state,
+    enum_class_state,
+    enum_state,
+    float_state,
+    int_state,
+    optional_enum_state,
+    optional_string_state,
+    string_or_object_state,
+    string_state,
+)
+
+__all__ = [
+    "State", "bool_flag", "bool_state", "enum_class_state", "enum_state", "float_flag", "float_state", "int_flag",
+    "int_state", "optional_enum_state", "optional_string_state", "string_flag", "string_or_object_state",
+    "string_state", "trace_context",
+]  # fmt: skip
 
 _CONTEXTS = frozenset(contexts.__all__)
 
 
-class Flag:
-    """A setting of a program's own: `flag.value`."""
-
-    def __init__(self, name: str, value: Any):
-        self.name, self.value = name, value
-
-
-def string_flag(name: str, default: str, *_: object, **__: object) -> Flag:
-    """A flag that holds text."""
-    return Flag(name, default)
-
-
-def int_flag(name: str, default: int, *_: object, **__: object) -> Flag:
-    """A flag that holds a whole number."""
-    return Flag(name, default)
-
-
-def bool_flag(name: str, default: bool, *_: object, **__: object) -> Flag:
-    """A flag that is on or off."""
-    return Flag(name, default)
+def trace_context() -> object:
+    """What traces depend on: a key for caches of them."""
+    return config.settings.trace_key()
 
 
 def __getattr__(name: str) -> object:
+    if name == "config":
+        return config
+    if name in config.FIELDS and name not in _CONTEXTS:
+        return State(name)
     return getattr(contexts if name in _CONTEXTS else config, name)

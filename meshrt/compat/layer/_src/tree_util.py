@@ -1,9 +1,18 @@
 """`jax._src.tree_util`."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from meshrt import tree_util as _tree_util
 from meshrt.numpy.names import missing as _missing
 from meshrt.tree_util import *  # noqa: F403
 from meshrt.tree_util import default_registry as _default
+from meshrt.tree_util import equality_errors as _equality_errors
+from meshrt.tree_util import tree_flatten as _flatten
+from meshrt.tree_util import tree_flatten_with_path as _with_path
+from meshrt.tree_util import tree_unflatten as _unflatten
 
 __all__ = list(_tree_util.__all__)
 
@@ -16,4 +25,36 @@ class _Registry:
 
 
 _registry = _Registry()
-__getattr__ = _missing("jax._src.tree_util", (*__all__, "_registry"))
+
+
+def generate_key_paths(
+    tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+) -> list[tuple[Any, Any]]:
+    """The leaves of a pytree with their paths."""
+    return _with_path(tree, is_leaf, is_leaf_takes_path)[0]
+
+
+def treedef_is_strict_leaf(treedef: Any) -> bool:
+    """Whether a structure is that of one leaf, with nothing around it."""
+    return bool(treedef.num_nodes == 1 and treedef.num_leaves == 1)
+
+
+def equality_errors_pytreedef(tree1: Any, tree2: Any) -> Iterable[Any]:
+    """Where two structures differ: path, what either has there, and why they differ."""
+    return _equality_errors(_unflatten(tree1, [object()] * tree1.num_leaves), _unflatten(tree2, [0] * tree2.num_leaves))
+
+
+def broadcast_flattened_prefix_with_treedef(
+    prefix_leaves: list[Any], prefix_treedef: Any, full_treedef: Any
+) -> list[Any]:
+    """Each leaf of a prefix as often as the whole structure has leaves below it."""
+    whole = _unflatten(full_treedef, [0] * full_treedef.num_leaves)
+    pairs = zip(prefix_leaves, prefix_treedef.flatten_up_to(whole), strict=True)
+    return [leaf for leaf, below in pairs for _ in _flatten(below)[0]]
+
+
+_own = (
+    "_registry", "broadcast_flattened_prefix_with_treedef", "equality_errors_pytreedef", "generate_key_paths",
+    "treedef_is_strict_leaf",
+)  # fmt: skip
+__getattr__ = _missing("jax._src.tree_util", (*__all__, *_own))

@@ -115,18 +115,23 @@ class _Numbers:
         return cast_to_shape(np.asarray((post or self.post)(values), dtype), shape, dtype)
 
 
-def _maker(draw: str, scale: float, says: str, post: Callable[[np.ndarray], Any] = _as_is) -> Callable[[Rng], Sampler]:
+def _maker(
+    name: str, draw: str, scale: float, says: str, post: Callable[[np.ndarray], Any] = _as_is
+) -> Callable[[Rng], Sampler]:
     def make(rng: Rng) -> Sampler:
         return _Numbers(getattr(rng, draw), scale, post)
 
+    make.__name__ = make.__qualname__ = name  # which names of cases have in them
     make.__doc__ = says
     return make
 
 
-rand_nonzero = _maker("randn", 3, "Normal numbers, ones for zeros.", lambda x: np.where(x == 0, np.ones_like(x), x))
-rand_positive = _maker("rand", 2, "Numbers from 1 to 3.", lambda x: 1 + x)
-rand_small = _maker("randn", 1e-3, "Normal numbers of about a thousandth.")
-rand_small_positive = _maker("rand", 2e-5, "Numbers from 0 to 2e-5.")
+rand_nonzero = _maker(
+    "rand_nonzero", "randn", 3, "Normal numbers, ones for zeros.", lambda x: np.where(x == 0, np.ones_like(x), x)
+)
+rand_positive = _maker("rand_positive", "rand", 2, "Numbers from 1 to 3.", lambda x: 1 + x)
+rand_small = _maker("rand_small", "randn", 1e-3, "Normal numbers of about a thousandth.")
+rand_small_positive = _maker("rand_small_positive", "rand", 2e-5, "Numbers from 0 to 2e-5.")
 
 
 def rand_default(rng: Rng, scale: float = 3) -> Sampler:

@@ -1,0 +1,1 @@
+"""`jax._src.cudnn`: what of it does not need cuDNN."""

@@ -1,0 +1,1 @@
+"""The module that is loaded when it is asked for."""
