@@ -110,7 +110,7 @@ TABLES: dict[str, str] = {
         jaxlib.cpu_feature_guard: cpu_feature_guard=
         jaxlib.lapack: lapack=
         jaxlib.version: version_str=__version__
-        meshrt.runtime.jaxlib_api: version=VERSION
+        meshrt.xla.jaxlib_api: version=VERSION
         jaxlib.xla_client: _jax=_xla ffi=_xla.ffi guard_lib=_xla.guard_lib hlo ifrt_version=_ifrt_version
         jaxlib.xla_client: jax_jit=_xla.jax_jit jaxlib_extension_version=_version pytree=_xla.pytree xla_client=
     """,

@@ -10,8 +10,8 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.compat.layer._src.op_shardings import get_num_ways_dim_sharded
-from meshrt.runtime.jaxlib_api import HloSharding
 from meshrt.sharding import Mesh, NamedSharding, PartitionSpec
+from meshrt.xla.jaxlib_api import HloSharding
 
 __all__ = ["GSPMDSharding", "parse_flatten_op_sharding"]
 

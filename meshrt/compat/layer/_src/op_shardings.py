@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.numpy.names import missing as _missing
-from meshrt.runtime.jaxlib_api import HloSharding
+from meshrt.xla.jaxlib_api import HloSharding
 
 __all__ = [
     "are_hlo_shardings_equal", "get_num_ways_dim_sharded", "is_hlo_sharding_replicated", "op_sharding_to_indices",
