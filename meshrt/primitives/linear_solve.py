@@ -146,6 +146,6 @@ def _infer(*avals: ShapedArray, jaxprs: LinearSolve, const_lengths: LinearSolve)
 
 linear_solve_p = Primitive(
     "custom_linear_solve", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, batch_axis=True,
-    impl=_evaluate, effects=lambda *avals, jaxprs, const_lengths: body_effects("custom_linear_solve", jaxprs.solve), multiple_results=True,
-    cache_types=False, varies=_varies,
+    impl=_evaluate, multiple_results=True, cache_types=False, varies=_varies,
+    effects=lambda *avals, jaxprs, const_lengths: body_effects("custom_linear_solve", jaxprs.solve),
 )  # fmt: skip

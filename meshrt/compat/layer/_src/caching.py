@@ -7,9 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jaxlib.weakref_lru_cache as weakly
-
 from meshrt import config
+from meshrt.xla import jaxlib_tools as weakly
 
 __all__ = [
     "HashableFunction", "HashablePartial", "HashableWrapper", "StrictABC", "StrictABCMeta", "cache", "memoize",

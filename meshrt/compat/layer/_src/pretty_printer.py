@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxlib._pretty_printer import (
+from meshrt.numpy.names import missing as _missing
+from meshrt.xla.jaxlib_tools import (
     Color,
     Doc,
     Intensity,
@@ -19,8 +20,6 @@ from jaxlib._pretty_printer import (
     source_map,
     text,
 )
-
-from meshrt.numpy.names import missing as _missing
 
 __all__ = [
     "Color", "Doc", "Intensity", "brk", "color", "concat", "group", "join", "keyword", "nest", "nil", "source_map",

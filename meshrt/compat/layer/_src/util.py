@@ -8,8 +8,6 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jaxlib.utils import foreach, safe_map, safe_zip, topological_sort
-
 from meshrt.compat.layer._src.caching import (
     HashableFunction,
     HashablePartial,
@@ -26,6 +24,7 @@ from meshrt.numpy import ComplexWarning as NumpyComplexWarning
 from meshrt.numpy import moveaxis
 from meshrt.numpy.names import missing as _missing
 from meshrt.transforms.arguments import fun_name as _fun_name
+from meshrt.xla.jaxlib_tools import foreach, safe_map, safe_zip, topological_sort
 
 __all__ = [
     "HashableFunction", "HashablePartial", "HashableWrapper", "NumpyComplexWarning", "OrderedSet", "StrictABC",
