@@ -367,9 +367,11 @@ class _Search:
         parts = [self._parts(v, axes) for v in (*op.results, *op.operands)]
         saved = 1 - 1 / max(parts, default=1)
         memory = sum(_bytes(v) for v in (*op.results, *op.operands) if v.type.is_tensor)
-        values = ([LocalValue(v.type.shape, v.type.dtype) for v in side if v.type.is_tensor]
-                  for side in (op.operands, op.results))  # fmt: skip
-        arithmetic = work(LocalOp(op.name, *values, self.attributes.of(op)), tiles=False)
+        taken, made = (
+            [LocalValue(v.type.shape, v.type.dtype) for v in side if v.type.is_tensor]
+            for side in (op.operands, op.results)
+        )
+        arithmetic = work(LocalOp(op.name, taken, made, self.attributes.of(op)), tiles=False)
         return saved * max(arithmetic / self.topology.flops, memory / self.topology.memory_bandwidth)
 
     def _parts(self, value: Value, axes: frozenset[str]) -> int:
