@@ -29,7 +29,7 @@ from propagation.shardings import Shardings
 from .addresses import Address, addresses
 from .annotations import KnownShardings
 from .cost import item_bytes
-from .heuristics import CONE_OPERATIONS
+from .heuristics import CONE_OPERATIONS, MESSAGE_BYTES
 from .ir.program import LocalOp, LocalValue
 from .layouts.given_attributes import GivenAttributes
 from .module import PartitionedProgram
@@ -99,7 +99,7 @@ def computed_whole(known: KnownShardings, made: PartitionedProgram, given: Topol
     for each in made.sent():
         if isinstance(each.collective.op, Op):
             sent[each.collective.op] += each.bytes
-    search = _Search(known, sent, given or Topology())
+    search = _Search(known, sent, given)
     found = list(search.found())
     return search.told(found) if found else None
 
@@ -139,8 +139,8 @@ class _Cone:
 class _Search:
     """For cones of one program, given what each of its operations sends."""
 
-    def __init__(self, known: KnownShardings, sent: dict[Op, float], topology: Topology):
-        self.known, self.sent, self.topology = known, sent, topology
+    def __init__(self, known: KnownShardings, sent: dict[Op, float], given: Topology | None):
+        self.known, self.sent, self.topology, self.is_given = known, sent, given or Topology(), given is not None
         self.ops = ops = known.program.ops()
         self.sites: dict[str, list[Op]] = defaultdict(list)  # the calls of each function
         for op in ops if "func.call" in known.program.names else ():
@@ -347,7 +347,8 @@ class _Search:
             return False
         link = self.topology.default
         messages = sum(n for op, n in cone.ops.items() if self.sent.get(op)) - cone.times * len(cone.roots)
-        gained = saved / link.bandwidth + max(0, messages) * link.latency
+        each = link.latency if self.is_given else MESSAGE_BYTES / link.bandwidth
+        gained = saved / link.bandwidth + max(0, messages) * each
         return sum(n * self._seconds(op, cone.axes) for op, n in cone.ops.items()) < gained
 
     def _gathered(self, value: Value, axes: frozenset[str]) -> float:

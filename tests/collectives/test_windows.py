@@ -285,7 +285,8 @@ def test_running_totals_by_other_functions_send_totals_only(name, reverse, axes,
     def build(constrain):
         return lambda x: RUNNING[name](constrain(x, None, names), reverse=reverse)
 
-    result, _ = check(Case(axes, build, (x,), (P(),), P()), rtol=1e-5, above_xla=True)
+    # Without alternatives: the whole result is made from the whole operand for fewer bytes.
+    result, _ = check(Case(axes, build, (x,), (P(),), P()), rtol=1e-5, above_xla=True, compare=False)
     totals = [e for e in result.plan if e.kind == "collective_permute"]
     assert len(totals) == 3 and all(e.bytes == 16 for e in totals)
 
