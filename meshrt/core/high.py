@@ -25,6 +25,7 @@ from inspect import signature
 from typing import Any, NamedTuple, NoReturn
 
 from meshrt import errors
+from meshrt.core.attributes import UNDECLARED, DeclaresAttributes, aval_method, aval_property
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.placed import placed
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of, in_program, register_aval
@@ -36,11 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# What `HiType.declared` gives for a name that a type does not know.
-UNDECLARED: Any = object()
-
-
-class HiType(AbstractValue):
+class HiType(DeclaresAttributes, AbstractValue):
     """A type whose values consist of arrays. Subclasses are hashable, and equal where they mean the same type.
 
     Which methods a type needs depends on what is done with its values:
@@ -186,12 +183,6 @@ class HiType(AbstractValue):
     def update(self, **changes: Any) -> Any:
         """The type itself: what shardings and varying axes say concerns types of arrays."""
         return self
-
-    def declared(self, name: str) -> Any:
-        """What the type has under a name for its values: an `aval_method`, an `aval_property`, or a plain attribute,
-        which values share. `UNDECLARED` if nothing.
-        """
-        return getattr(self, name, UNDECLARED)
 
     @property
     def opens(self) -> bool:
@@ -405,20 +396,6 @@ def _arrays(kind: Any) -> str:
 
 def _whole(kind: Any) -> str:
     return f" ({kind!r})"
-
-
-class aval_method:
-    """A method that tracers of a type have, as an attribute of the type: `get = aval_method(box_get)`."""
-
-    def __init__(self, fun: Callable[..., Any]):
-        self.fun = fun
-
-
-class aval_property:
-    """A property that tracers of a type have, as an attribute of the type: `size = aval_property(size_of)`."""
-
-    def __init__(self, fget: Callable[..., Any]):
-        self.fget = fget
 
 
 def says_arrays(kind: Any) -> bool:

@@ -59,8 +59,8 @@ def in_turn(x: Any, step: Indexer, change: Change, operands: Sequence[Any], mask
 
 
 def at_once(x: Any, step: Indexer, scatter: Primitive, value: Any, mask: Any) -> Any:
-    """`x` with `value` combined with what the indices of `step` name, where `mask` is True, by a scatter. Indices beyond
-    the end change nothing. Arguments are those of `in_turn`."""
+    """`x` with `value` combined with what the indices of `step` name, where `mask` is True, by a scatter. Indices
+    beyond the end change nothing. Arguments are those of `in_turn`."""
     value = jnp.broadcast_to(value, step.out_shape())
     if mask is not None:
         adds = scatter in (scatter_add_p, scatter_xor_p)

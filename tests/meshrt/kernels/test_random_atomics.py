@@ -189,10 +189,10 @@ def test_updates_whose_findings_nobody_asks_for_are_one_scatter(kind, named):
             masks = () if mask is None else (mask,)
 
             def kernel(x_ref, at_ref, *refs):
-                given = {"mask": refs[0][...]} if masks else {}  # noqa: B023
+                given = {"mask": refs[0][...]} if masks else {}
                 getattr(triton, f"atomic_{kind}")(refs[-1], NAMED[named][0](at_ref[...]), x_ref[...], **given)
 
-            run = meshrt.jit(lambda *args: changed_by(kernel, True, args[0], *args[1:]))  # noqa: B023
+            run = meshrt.jit(lambda *args: changed_by(kernel, True, args[0], *args[1:]))
             text = run.lower(held, x, at, *masks).as_text()
             assert "stablehlo.while" not in text and text.count('"stablehlo.scatter"') == 1
             found = run(held, x, at, *masks)
@@ -221,5 +221,5 @@ def test_derivatives_of_masked_updates_are_those_of_the_loop_over_indices(kind):
 
     wanted = {"add": ([1, 2, 3], [2, 0, 3, 0]), "max": ([1, 0, 0], [2, 0, 3, 0])}[kind]
     for used in (False, True):
-        for got, want in zip(meshrt.grad(lambda *a: f(used, *a), (0, 1))(held, x), wanted):  # noqa: B023
+        for got, want in zip(meshrt.grad(lambda *a: f(used, *a), (0, 1))(held, x), wanted):
             np.testing.assert_array_equal(got, want)
