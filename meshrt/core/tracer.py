@@ -203,11 +203,9 @@ def _own(value: Tracer, name: str) -> Any:
     return found.fget(value) if type(found) is aval_property else found
 
 
-def answering(value: Any, name: str) -> Callable[[Any], Any] | None:
-    """How a value answers an array on the other side of an operator: if it is a tracer of a high type that declares the
-    operator `name`. One that makes arrays of its values (`__jax_array__`) is taken for an array, as in JAX."""
-    if not isinstance(value, Tracer) or not value.aval.is_high:
-        return None
+def answering(value: Tracer, name: str) -> Callable[[Any], Any] | None:
+    """How a value of a high type answers an array on the other side of an operator: if its type declares the operator
+    `name`. One that makes arrays of its values (`__jax_array__`) is taken for an array, as in JAX."""
     kind: Any = value.aval
     found = _own_operator(value, name)
     return None if found is UNDECLARED or kind.declared("__jax_array__") is not UNDECLARED else found

@@ -19,7 +19,7 @@ from meshrt.core.references import AbstractRef
 from meshrt.core.source import user_stacklevel
 from meshrt.core.trace import not_concrete
 from meshrt.core.tracebacks import boundaries, is_boundary, strip
-from meshrt.core.tracer import answering, ask_types
+from meshrt.core.tracer import Tracer, answering, ask_types
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.jit import jit
 from meshrt.numpy import (
@@ -75,7 +75,8 @@ def _operator(function: Callable[[Any, Any], Any], reflected: str) -> Callable[[
     def method(self: ArrayOperators, other: Any) -> Any:
         if type(other) is Array or isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
             try:
-                own = None if type(other) is Array else answering(other, reflected)
+                # (Looked at here, as this is done for every operation.)
+                own = answering(other, reflected) if isinstance(other, Tracer) and other.aval.is_high else None
                 return function(self, other) if own is None else own(self)
             except Exception as e:
                 strip(e)
@@ -128,7 +129,7 @@ def _power(self: ArrayOperators, other: Any, modulo: Any = None) -> Any:
         raise errors.UnsupportedError("pow with a modulus is not supported for arrays")
     if not isinstance(other, _ACCEPTED):
         return NotImplemented
-    own = answering(other, "_rpow")
+    own = answering(other, "_rpow") if isinstance(other, Tracer) and other.aval.is_high else None
     return powers.power(self, other) if own is None else own(self)
 
 
