@@ -225,6 +225,25 @@ class MutableHiType(HiType):
         """Writes contents that consist of these arrays."""
         _missing(self, "update_from_loval", "a mutable type")
 
+    # The same four of *contents*, which may be of closed high types: what transformations see, so that derivatives and
+    # batches of such contents are theirs. A type that does not say has arrays for contents.
+
+    def held_types(self, state: Any) -> list[Any]:
+        """The types of what a value holds in a type state."""
+        return self.lo_ty_qdd(state)
+
+    def new_from_held(self, state: Any, *contents: Any) -> Any:
+        """A new value with these contents."""
+        return self.new_from_loval(state, *contents)
+
+    def read_held(self, state: Any, value: Any) -> list[Any]:
+        """What a value holds."""
+        return self.read_loval(state, value)
+
+    def update_from_held(self, state: Any, value: Any, *contents: Any) -> None:
+        """Writes contents."""
+        self.update_from_loval(state, value, *contents)
+
     def to_tangent_aval(self) -> Any:
         return self
 

@@ -40,8 +40,8 @@ def add_parts_by(
 
 
 def added_part(primitive: Primitive, params: dict[str, Any], total: Any, ct: Any) -> Any:
-    """The sum of the cotangents of an operand so far and that of a part of it, if it is added to the part alone; None if
-    not: where the part is most of it, or types say more than shapes and dtypes."""
+    """The sum of the cotangents of an operand so far and that of a part of it, if it is added to the part alone; None
+    if not: where the part is most of it, or types say more than shapes and dtypes."""
     if primitive not in _adders or ct is None:
         return None
     whole, part = aval_of(total), aval_of(ct)

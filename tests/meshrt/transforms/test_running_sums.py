@@ -53,7 +53,10 @@ def with_steps(lib, x, i, n):
     return x[i] * (x[1:3][::-1] * x[0:3:2]).sum() + x[1:6:3].sum()
 
 
-BODIES = [by_numbers, by_one_number, by_numbers_inside, in_calls, in_branches, in_a_choice, in_loops, in_loops_of_branches, by_slices]
+BODIES = [
+    by_numbers, by_one_number, by_numbers_inside, in_calls, in_branches, in_a_choice, in_loops, in_loops_of_branches,
+    by_slices,
+]  # fmt: skip
 
 
 def over_parts(lib, body, n, of_ref=False):
