@@ -76,9 +76,9 @@ class QArray:
     Made by `quantize`.
 
     >>> import meshrt.numpy as jnp
-    >>> q = quantize(jnp.array([[1.0, 2.0, 4.0], [0.0, 0.0, 1.0]]), axis=1)
+    >>> q = quantize(jnp.array([[1.0, 2.0, 4.0], [0.0, 2.0, 0.0]]), axis=1)
     >>> jnp.ones((1, 2)) @ q
-    Array([[1., 2., 5.]], dtype=float32)
+    Array([[1., 4., 4.]], dtype=float32)
     >>> (q.T + q.T).shape
     (3, 2)
     """

@@ -252,10 +252,11 @@ def element(value: Any, index: int) -> Any:
 
 def _tuple_type(value: Any) -> TupleType:
     """The type of what is read like a tuple of Python."""
-    kind: TupleType = aval_of(value)
+    kind: Any = aval_of(value)
     if kind.structure is not None:
         raise errors.ArgumentTypeError(f"{kind} is read as a whole: box.get() gives the pytree in it")
-    return kind
+    found: TupleType = kind
+    return found
 
 
 def _item(value: Any, index: Any) -> Any:

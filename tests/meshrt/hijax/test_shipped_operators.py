@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -91,3 +96,15 @@ def test_methods_of_padded_rows(wrap):
     close(wrap(lambda p: p.filled(-1.0) * p.sum())(p), [3, 6, -3, -3])
     with pytest.raises(AttributeError, match="one operand"):
         meshrt.jit(lambda p: p.length)(p)
+
+
+def test_the_page():
+    page = Path(__file__).resolve().parents[3] / "docs" / "hijax.md"
+    exec("\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)), {})
+
+
+@pytest.mark.parametrize("name", ["quantized", "tuples", "padded", "box"])
+def test_examples(name):
+    module = importlib.import_module(f"meshrt.experimental.hijax.{name}")
+    found = doctest.testmod(module, extraglobs={"meshrt": meshrt})
+    assert found.attempted and not found.failed
