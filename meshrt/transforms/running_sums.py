@@ -20,7 +20,6 @@ from meshrt.transforms.tools import WeakCache
 __all__ = ["add_parts_by", "added_part", "is_added_to", "reads_parts", "returning"]
 
 
-
 class _Adder(NamedTuple):
     is_block: Callable[[dict[str, Any]], bool]
     add: Callable[[Any, Any, dict[str, Any]], Any]

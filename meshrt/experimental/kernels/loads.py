@@ -130,9 +130,9 @@ def _atomic(kind: str) -> Any:
     @boundary
     def update(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
         ref, view = _place(x_ref_or_view, idx)
-        value = _operand(val, inner_type(ref).dtype)
-        shape = view_type(view, inner_type(ref), masked=mask is not None).shape
-        leaves, tree = tree_util.tree_flatten((view, (jnp.broadcast_to(value, shape),), _mask(mask)))
+        shown = view_type(view, inner_type(ref), masked=mask is not None)
+        value = jnp.broadcast_to(_operand(val, shown.dtype), shown.shape)
+        leaves, tree = tree_util.tree_flatten((view, (value,), _mask(mask)))
         return atomic_update_p.bind(ref, *leaves, tree=tree, kind=kind)
 
     update.__name__ = update.__qualname__ = f"atomic_{kind}"
@@ -273,7 +273,7 @@ def _changed(x: Any, view: View, change: Callable[[Any, View], Any]) -> Any:
     """`x` with what a view shows changed by `change(part, last step)`; elements beyond the end are dropped."""
     if not view:
         return change(x, ())
-    if by_number(view):
+    if by_number(view, aval_of(x).dtype):
         return on_numbers(x, view, lambda flat, at: change(flat, (at,)), _places)
     shape = aval_of(x).shape
     whole, first = _padded(x, view[0])

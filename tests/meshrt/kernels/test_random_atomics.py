@@ -223,3 +223,17 @@ def test_derivatives_of_masked_updates_are_those_of_the_loop_over_indices(kind):
     for used in (False, True):
         for got, want in zip(meshrt.grad(lambda *a: f(used, *a), (0, 1))(held, x), wanted):
             np.testing.assert_array_equal(got, want)
+
+
+@BOTH
+def test_views_as_other_elements_of_what_indices_name_several_times(interpret):
+    def kernel(at_ref, held_ref):
+        view = held_ref.at[at_ref[...]].bitcast(np.int32)
+        triton.atomic_add(view, (slice(None),), 1, mask=jnp.arange(4) < 3)
+        meshrt.ref.addupdate(view, ..., jnp.full(4, 10))
+
+    held = np.arange(5, dtype=np.float32)
+    wanted = held.copy()
+    wanted.view(np.int32)[[1, 2]] += [32, 11]
+    found = np.asarray(changed_by(kernel, interpret, held, np.int32([1, 1, 2, 1])))
+    np.testing.assert_array_equal(found.view(np.int32), wanted.view(np.int32))
