@@ -41,8 +41,7 @@ from meshrt.primitives.gather_scatter import (
 from meshrt.primitives.reshape import expand_dims
 from meshrt.primitives.scatter import scatter_p
 from meshrt.primitives.selection import select_n
-from meshrt.primitives.slice import slice_in_dim, slice_p
-from meshrt.transforms.running_sums import add_parts_by
+from meshrt.primitives.slice import slice_in_dim
 from propagation.asm import i64_array
 
 __all__ = [
@@ -234,14 +233,6 @@ dynamic_update_slice_p = Primitive(
     sums=joined,
     finite=True,
 )
-
-
-def _add_slice(total: Any, ct: Any, params: dict[str, Any]) -> Any:
-    starts = [np.asarray(i, np.int32 if i < 2**31 else np.int64)[()] for i in params["start_indices"]]
-    return dynamic_update_slice_p.bind(total, add(slice_p.bind(total, **params), ct), *starts)
-
-
-add_parts_by(slice_p, lambda params: all(s == 1 for s in params["strides"] or ()), _add_slice)
 
 
 def _normalized_starts(

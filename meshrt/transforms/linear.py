@@ -25,7 +25,7 @@ from meshrt.core.jaxpr import NO_EFFECTS, ClosedJaxpr, Effects, Eqn, Jaxpr, Lite
 from meshrt.core.primitive import NotLinearError, Primitive, Undefined, is_undefined, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.transforms.running_sums import added_part, reads_parts
+from meshrt.transforms.running_sums import reads_parts
 from meshrt.transforms.tools import WeakCache, as_literal, hoist_consts
 
 __all__ = [
@@ -275,12 +275,6 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any], sums: se
     if primitive.transpose is None:
         raise missing_rule(primitive, "transpose", "cannot be differentiated in reverse mode", where)
     source.set_replay(source.transposed(where))
-    first = args[0] if args else None
-    if type(first) is Var and first in sums and first in env:
-        total = added_part(primitive, params, env[first], step_cts[0])
-        if total is not None:
-            env[first] = total
-            return
     args, params, step_cts = _with_sums(primitive, args, params, step_cts, env, sums)
     operands = [Undefined(a.aval) if type(a) is Var else a for a in args]
     try:

@@ -9,57 +9,22 @@ well: then its transpose takes the sum so far, and adds to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshrt.core.jaxpr import Atom, Eqn, Jaxpr
+from meshrt.core.jaxpr import Atom, Jaxpr
 from meshrt.core.primitive import Primitive
-from meshrt.core.types import aval_of
 from meshrt.transforms.tools import WeakCache
 
-__all__ = ["add_parts_by", "added_part", "is_added_to", "reads_parts", "returning"]
+__all__ = ["is_added_to", "reads_parts", "returning"]
 
-
-class _Adder(NamedTuple):
-    is_block: Callable[[dict[str, Any]], bool]
-    add: Callable[[Any, Any, dict[str, Any]], Any]
-
-
-_adders: dict[Primitive, _Adder] = {}
 _uses: WeakCache = WeakCache()
 _returning: WeakCache = WeakCache()
 
 
-def add_parts_by(
-    primitive: Primitive, is_block: Callable[[dict[str, Any]], bool], add: Callable[[Any, Any, dict[str, Any]], Any]
-) -> None:
-    """Says that `primitive` reads a static part of its operand, a block where `is_block(params)`: then
-    `add(sum, cotangent, params)` adds its cotangent to the sum of those of the whole."""
-    _adders[primitive] = _Adder(is_block, add)
-
-
-def added_part(primitive: Primitive, params: dict[str, Any], total: Any, ct: Any) -> Any:
-    """The sum of the cotangents of an operand so far and that of a part of it, if it is added to the part alone; None
-    if not: where the part is most of it, or types say more than shapes and dtypes."""
-    if primitive not in _adders or ct is None:
-        return None
-    whole, part = aval_of(total), aval_of(ct)
-    alike = whole.explicit is part.explicit is None and whole.vma == part.vma
-    if not alike or whole.memory_space is not part.memory_space or not _is_part(primitive, params, part, whole):
-        return None
-    return _adders[primitive].add(total, ct, params)
-
-
-def _is_part(primitive: Primitive, params: dict[str, Any], part: Any, whole: Any) -> bool:
-    """Whether what an application reads is a block that is at most half of its operand."""
-    if primitive not in _adders or not _adders[primitive].is_block(params):
-        return False
-    return isinstance(whole.size, int) and isinstance(part.size, int) and 2 * part.size <= whole.size
-
-
 class _Uses(NamedTuple):
-    """How a program uses an argument: how many read parts of it, how many read it, and whether a branch, a loop or a
-    static slice is among those that read parts."""
+    """How a program uses an argument: how many read parts of it, how many read it, and whether a branch or a loop is
+    among those that read parts."""
 
     parts: int
     all: int
@@ -96,17 +61,10 @@ def _count(jaxpr: Jaxpr) -> list[_Uses]:
         for i, a in enumerate(eqn.invars):
             known = found.get(a)
             if known is not None:
-                more = _uses_here(eqn, i)
+                is_part = eqn.primitive.reads_part and i == 0
+                more = _Uses(1, 1, False) if is_part else _uses_inside(eqn.primitive, eqn.params, i)
                 found[a] = _Uses(known.parts + more.parts, known.all + more.all, known.inside or more.inside)
     return [found[v] for v in jaxpr.invars]
-
-
-def _uses_here(eqn: Eqn, position: int) -> _Uses:
-    if position == 0 and eqn.primitive.reads_part:
-        return _Uses(1, 1, False)
-    if _is_part(eqn.primitive, eqn.params, eqn.outvars[0].aval, eqn.invars[0].aval):
-        return _Uses(1, 1, True)
-    return _uses_inside(eqn.primitive, eqn.params, position)
 
 
 def _uses_inside(primitive: Primitive, params: dict[str, Any], position: int) -> _Uses:

@@ -37,26 +37,7 @@ def by_slices(lib, x, i, n):
     return part[0] * lib.numpy.sin(part[1]) + x[i]
 
 
-def by_numbers(lib, x, i, n):
-    return x[0] * lib.numpy.sin(x[1]) + x[i] * x[-2:].sum()
-
-
-def by_one_number(lib, x, i, n):
-    return lib.numpy.sin(x[2]) * i
-
-
-def by_numbers_inside(lib, x, i, n):
-    return lib.lax.cond(i % 2 == 0, lambda: x[1] * lib.jit(lambda i: x[2] + x[0] * i)(i), lambda: x[0:1].sum())
-
-
-def with_steps(lib, x, i, n):
-    return x[i] * (x[1:3][::-1] * x[0:3:2]).sum() + x[1:6:3].sum()
-
-
-BODIES = [
-    by_numbers, by_one_number, by_numbers_inside, in_calls, in_branches, in_a_choice, in_loops, in_loops_of_branches,
-    by_slices,
-]  # fmt: skip
+BODIES = [in_calls, in_branches, in_a_choice, in_loops, in_loops_of_branches, by_slices]
 
 
 def over_parts(lib, body, n, of_ref=False):
@@ -72,7 +53,7 @@ def values(n):
     return np.random.RandomState(n).rand(n).astype(np.float32)
 
 
-@pytest.mark.parametrize("body", [*BODIES, with_steps])
+@pytest.mark.parametrize("body", BODIES)
 def test_gradients_are_those_of_jax(body):
     x = values(7)
     wanted = jax.jit(jax.grad(over_parts(jax, body, 7)))(x)
@@ -80,7 +61,7 @@ def test_gradients_are_those_of_jax(body):
     np.testing.assert_allclose(meshrt.jit(meshrt.grad(over_parts(meshrt, body, 7, of_ref=True)))(x), wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize("body", [by_numbers, by_numbers_inside, with_steps, in_calls, in_loops_of_branches])
+@pytest.mark.parametrize("body", [in_calls, in_loops_of_branches])
 def test_second_derivatives_and_members(body):
     x = values(5)
     again = lambda lib: lib.jit(lib.grad(lambda x: lib.grad(over_parts(lib, body, 5))(x)[1]))
