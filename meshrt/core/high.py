@@ -25,6 +25,7 @@ from inspect import signature
 from typing import Any, NamedTuple, NoReturn
 
 from meshrt import errors
+from meshrt.core.attributes import UNDECLARED, DeclaresAttributes, aval_method, aval_property
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.placed import placed
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of, in_program, register_aval
@@ -36,11 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# What `HiType.declared` gives for a name that a type does not know.
-UNDECLARED: Any = object()
-
-
-class HiType(AbstractValue):
+class HiType(DeclaresAttributes, AbstractValue):
     """A type whose values consist of arrays. Subclasses are hashable, and equal where they mean the same type.
 
     Which methods a type needs depends on what is done with its values:
@@ -187,12 +184,6 @@ class HiType(AbstractValue):
         """The type itself: what shardings and varying axes say concerns types of arrays."""
         return self
 
-    def declared(self, name: str) -> Any:
-        """What the type has under a name for its values: an `aval_method`, an `aval_property`, or a plain attribute,
-        which values share. `UNDECLARED` if nothing.
-        """
-        return getattr(self, name, UNDECLARED)
-
     @property
     def opens(self) -> bool:
         """Whether values are taken apart where they enter a function."""
@@ -233,6 +224,25 @@ class MutableHiType(HiType):
     def update_from_loval(self, state: Any, value: Any, *arrays: Any) -> None:
         """Writes contents that consist of these arrays."""
         _missing(self, "update_from_loval", "a mutable type")
+
+    # The same four of *contents*, which may be of closed high types: what transformations see, so that derivatives and
+    # batches of such contents are theirs. A type that does not say has arrays for contents.
+
+    def held_types(self, state: Any) -> list[Any]:
+        """The types of what a value holds in a type state."""
+        return self.lo_ty_qdd(state)
+
+    def new_from_held(self, state: Any, *contents: Any) -> Any:
+        """A new value with these contents."""
+        return self.new_from_loval(state, *contents)
+
+    def read_held(self, state: Any, value: Any) -> list[Any]:
+        """What a value holds."""
+        return self.read_loval(state, value)
+
+    def update_from_held(self, state: Any, value: Any, *contents: Any) -> None:
+        """Writes contents."""
+        self.update_from_loval(state, value, *contents)
 
     def to_tangent_aval(self) -> Any:
         return self
@@ -405,20 +415,6 @@ def _arrays(kind: Any) -> str:
 
 def _whole(kind: Any) -> str:
     return f" ({kind!r})"
-
-
-class aval_method:
-    """A method that tracers of a type have, as an attribute of the type: `get = aval_method(box_get)`."""
-
-    def __init__(self, fun: Callable[..., Any]):
-        self.fun = fun
-
-
-class aval_property:
-    """A property that tracers of a type have, as an attribute of the type: `size = aval_property(size_of)`."""
-
-    def __init__(self, fget: Callable[..., Any]):
-        self.fget = fget
 
 
 def says_arrays(kind: Any) -> bool:

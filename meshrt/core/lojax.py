@@ -8,7 +8,8 @@ further results, the contents that it has in the end. Applications with high Jax
 (`opened_call` and its like in `meshrt.primitives`), and so are whole programs (`lower_to_lojax`).
 
 `every` distinguishes the two uses: True takes all high types apart, for whoever requires low types; False the mutable
-ones only, so that derivatives and batches of what they hold are those of ordinary arguments and results.
+ones only, into what they hold (which may be of high types itself), so that derivatives and batches of that are those of
+ordinary arguments and results.
 """
 
 from __future__ import annotations
@@ -45,23 +46,37 @@ def takes_apart(aval: Any, every: bool) -> bool:
     return bool(aval.is_high and (every or aval.mutable))
 
 
+def _parts(aval: Any, every: bool) -> list[Any]:
+    """The types of what a value of a type that is taken apart becomes."""
+    return [in_program(t) for t in aval.lo_ty()] if every else aval.aval.held_types(aval.state)
+
+
 def arrays_of(values: Sequence[Any], every: bool = True) -> list[Any]:
-    """The arrays that values consist of, those of no high type as they are."""
+    """The arrays that values consist of, those of no high type as they are. With `every` False what mutable ones hold,
+    and all others as they are."""
     out: list[Any] = []
     for value in values:
         kind: Any = aval_of(value)
-        out += kind.lower_val(value) if takes_apart(kind, every) else [value]
+        if not takes_apart(kind, every):
+            out.append(value)
+        else:
+            out += kind.lower_val(value) if every else kind.aval.read_held(kind.state, value)
     return out
 
 
 def lo_types(avals: Sequence[Any], every: bool = True) -> list[list[Any]]:
     """For each type those of the arrays of its values."""
-    return [[in_program(t) for t in a.lo_ty()] if takes_apart(a, every) else [a] for a in avals]
+    return [_parts(a, every) if takes_apart(a, every) else [a] for a in avals]
 
 
 def raised(avals: Sequence[Any], arrays: Iterator[Any], every: bool = True) -> list[Any]:
     """Values of these types, made of arrays."""
-    return [a.raise_val(*islice(arrays, len(a.lo_ty()))) if takes_apart(a, every) else next(arrays) for a in avals]
+    return [_raised(a, arrays, every) if takes_apart(a, every) else next(arrays) for a in avals]
+
+
+def _raised(aval: Any, arrays: Iterator[Any], every: bool) -> Any:
+    mine = islice(arrays, len(_parts(aval, every)))
+    return aval.raise_val(*mine) if every else aval.aval.new_from_held(aval.state, *mine)
 
 
 def completed(
@@ -131,10 +146,15 @@ class Opened(NamedTuple):
         self.write(args, found)
         return outs
 
+    def final_types(self) -> list[Any]:
+        """The types of the contents that are further results."""
+        return [t for final in self.finals for t in _parts(final, self.every)]
+
     def write(self, args: Sequence[Any], contents: Iterator[Any]) -> None:
         """Writes contents to those operands that an application writes to."""
         for i, final in zip(self.written, self.finals):
-            final.aval.update_from_loval(final.state, args[i], *islice(contents, len(final.lo_ty())))
+            write = final.aval.update_from_loval if self.every else final.aval.update_from_held
+            write(final.state, args[i], *islice(contents, len(_parts(final, self.every))))
 
 
 def open_jaxpr(jaxpr: Jaxpr, every: bool, written: tuple[int, ...] | None = None) -> Opened:

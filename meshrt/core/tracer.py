@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from meshrt.core.told import Told
     from meshrt.core.trace import Trace
 
-__all__ = ["Tracer", "ask_types", "concretization_message", "not_concrete", "why_unknown"]
+__all__ = ["Tracer", "answering", "ask_types", "concretization_message", "not_concrete", "why_unknown"]
 
 
 class Tracer(ArrayOperators):
@@ -201,6 +201,14 @@ def _own(value: Tracer, name: str) -> Any:
     if type(found) is aval_method:
         return functools.partial(found.fun, value)
     return found.fget(value) if type(found) is aval_property else found
+
+
+def answering(value: Tracer, name: str) -> Callable[[Any], Any] | None:
+    """How a value of a high type answers an array on the other side of an operator: if its type declares the operator
+    `name`. One that makes arrays of its values (`__jax_array__`) is taken for an array, as in JAX."""
+    kind: Any = value.aval
+    found = _own_operator(value, name)
+    return None if found is UNDECLARED or kind.declared("__jax_array__") is not UNDECLARED else found
 
 
 def ask_types(members: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from meshrt import lax
 from meshrt.core.types import aval_of
 from meshrt.export.raising_attributes import NotRaised, array_of, enum, flag, number, numbers, pairs, type_of
 from meshrt.export.raising_sorts import keys_of
-from meshrt.primitives import functions
+from meshrt.primitives import functions, scatter
 
 __all__ = ["OPERATIONS", "is_known"]
 
@@ -196,7 +196,8 @@ def _vectors_last(indices: Any, dim: int) -> Any:
 
 _SCATTERS = {
     "stablehlo.add": lax.scatter_add, "stablehlo.maximum": lax.scatter_max, "stablehlo.minimum": lax.scatter_min,
-    "stablehlo.multiply": lax.scatter_mul, "stablehlo.subtract": lax.scatter_sub,
+    "stablehlo.multiply": lax.scatter_mul, "stablehlo.subtract": lax.scatter_sub, "stablehlo.and": scatter.scatter_and,
+    "stablehlo.or": scatter.scatter_or, "stablehlo.xor": scatter.scatter_xor,
 }  # fmt: skip
 
 

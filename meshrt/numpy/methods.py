@@ -19,7 +19,7 @@ from meshrt.core.references import AbstractRef
 from meshrt.core.source import user_stacklevel
 from meshrt.core.trace import not_concrete
 from meshrt.core.tracebacks import boundaries, is_boundary, strip
-from meshrt.core.tracer import ask_types
+from meshrt.core.tracer import Tracer, answering, ask_types
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.jit import jit
 from meshrt.numpy import (
@@ -69,13 +69,16 @@ def _no_operand(function: Callable[[Any, Any], Any], x: Any, y: Any, container: 
     return errors.ArgumentTypeError(f"{refused}; make the {kind} an array with meshrt.numpy.asarray")
 
 
-def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A binary operator that leaves operands it does not know to the other side."""
+def _operator(function: Callable[[Any, Any], Any], reflected: str) -> Callable[[Any, Any], Any]:
+    """A binary operator that leaves operands it does not know to the other side, and those of high types that declare
+    the `reflected` one."""
 
     def method(self: ArrayOperators, other: Any) -> Any:
         if type(other) is Array or isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
             try:
-                return function(self, other)
+                # (Looked at here, as this is done for every operation.)
+                own = answering(other, reflected) if isinstance(other, Tracer) and other.aval.is_high else None
+                return function(self, other) if own is None else own(self)
             except Exception as e:
                 strip(e)
                 raise
@@ -118,12 +121,17 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "eq": ufuncs.equal, "ne": ufuncs.not_equal, "lt": ufuncs.less, "le": ufuncs.less_equal, "gt": ufuncs.greater,
     "ge": ufuncs.greater_equal,
 }  # fmt: skip
+# What the other side is asked, as by Python.
+_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def _power(self: ArrayOperators, other: Any, modulo: Any = None) -> Any:
     if modulo is not None:
         raise errors.UnsupportedError("pow with a modulus is not supported for arrays")
-    return powers.power(self, other) if isinstance(other, _ACCEPTED) else NotImplemented
+    if not isinstance(other, _ACCEPTED):
+        return NotImplemented
+    own = answering(other, "_rpow") if isinstance(other, Tracer) and other.aval.is_high else None
+    return powers.power(self, other) if own is None else own(self)
 
 
 def _round(self: ArrayOperators, ndigits: int | None = None) -> Any:
@@ -469,10 +477,10 @@ def attach_all() -> None:
     """Defines everything on arrays and tracers."""
     methods: dict[str, Any] = {}
     for name, function in _BINARY.items():
-        methods[f"__{name}__"] = _operator(function)
+        methods[f"__{name}__"] = _operator(function, f"_r{name}")
         methods[f"__r{name}__"] = _reflected(function)
     for name, function in _COMPARISONS.items():
-        methods[f"__{name}__"] = _operator(function)
+        methods[f"__{name}__"] = _operator(function, f"_{_MIRRORED[name]}")
     methods |= {
         "__pow__": _power, "__neg__": ufuncs.negative, "__pos__": ufuncs.positive, "__abs__": ufuncs.absolute,
         "__invert__": logic.invert, "__round__": _round,

@@ -1,6 +1,7 @@
 """Scatter primitives: an array with windows replaced by, or combined with, updates at positions held in an index array.
 
-`scatter` (replace), `scatter_sub`, `scatter_mul`, `scatter_min`, `scatter_max`; `scatter_add` is in `gather`.
+`scatter` (replace), `scatter_sub`, `scatter_mul`, `scatter_min`, `scatter_max`; `scatter_add` is in `gather`. Kernels
+have those of bits too: `scatter_and_p`, `scatter_or_p`, `scatter_xor_p`.
 
 Ties of scatter_min and scatter_max share the tangent evenly among the operand and all updates that attain the value.
 Where several updates replace one element, the derivative follows the one that was written.
@@ -145,6 +146,17 @@ def _extremum_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------
+# Scatters of bits
+
+
+def _bits_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        return get().bind(*primals, **params), None
+
+    return jvp
+
+
+# ----------------------------------------------------------------------------------------------------------
 # The primitives
 
 scatter_p = scatter_primitive("scatter", None, _replace_jvp, _replace_transpose, finite=True)
@@ -161,6 +173,13 @@ scatter_min_p: Primitive = scatter_primitive(
 )
 scatter_max_p: Primitive = scatter_primitive(
     "scatter-max", "stablehlo.maximum", _extremum_jvp(lambda: scatter_max_p), extremum=max_p
+)
+scatter_and_p: Primitive = scatter_primitive(
+    "scatter-and", "stablehlo.and", _bits_jvp(lambda: scatter_and_p), kinds="iub"
+)
+scatter_or_p: Primitive = scatter_primitive("scatter-or", "stablehlo.or", _bits_jvp(lambda: scatter_or_p), kinds="iub")
+scatter_xor_p: Primitive = scatter_primitive(
+    "scatter-xor", "stablehlo.xor", _bits_jvp(lambda: scatter_xor_p), kinds="iub"
 )
 
 
@@ -205,6 +224,10 @@ scatter_sub = _public(scatter_sub_p, "decreased by", "[1 1]")
 scatter_mul = _public(scatter_mul_p, "multiplied by", "[ 1 12]")
 scatter_min = _public(scatter_min_p, "limited from above to", "[1 3]")
 scatter_max = _public(scatter_max_p, "limited from below to", "[1 4]")
+# No names of JAX's: for atomic updates of kernels, and for programs from files.
+scatter_and = _public(scatter_and_p, "reduced to the bits of", "[1 0]")
+scatter_or = _public(scatter_or_p, "with the bits of", "[1 7]")
+scatter_xor = _public(scatter_xor_p, "with the bits flipped of", "[1 7]")
 
 
 scatter_apply_p = applying_primitive("scatter_apply")

@@ -33,7 +33,16 @@ from meshrt.lowering.types import mlir_type
 from meshrt.primitives.collective import psum
 from meshrt.primitives.elementwise import div
 from meshrt.primitives.reshard import move
-from meshrt.primitives.shard_map_high import WholeSpec, duals, lo_specs, moved, tangents, whole, with_batch
+from meshrt.primitives.shard_map_high import (
+    WholeSpec,
+    content_spec,
+    duals,
+    lo_specs,
+    moved,
+    tangents,
+    whole,
+    with_batch,
+)
 from meshrt.primitives.shard_map_region import Region
 from meshrt.primitives.sharding import sharding_constraint_p
 from meshrt.sharding.common import axes_over
@@ -432,7 +441,7 @@ def _opened(every: bool) -> Callable[..., Any]:
                 )
         ins = tuple(lo_specs(in_specs, opened.ins, jaxpr.in_avals))
         outs = lo_specs(out_specs, opened.outs, opened.out_avals)
-        outs += [_WHOLE] * sum(len(final.lo_ty()) for final in opened.finals)
+        outs += [content_spec(t, _WHOLE) for t in opened.final_types()]
         flat = arrays_of(args, every)
         found = _bind(opened.closed.jaxpr, opened.closed.consts, flat, region, ins, tuple(outs))
         return opened.finish(args, found, [whole(region, s, a) for s, a in zip(out_specs, opened.out_avals)])

@@ -109,11 +109,20 @@ def _fitting(spec: Any, kind: Any, method: str) -> Any:
 
 
 def lo_specs(specs: Sequence[Any], parts: Sequence[Sequence[Any]], avals: Sequence[Any]) -> list[Any]:
-    """A spec for each array where those values that `parts` has more types for are taken apart."""
+    """A spec for each array where those values that `parts` has more types for are taken apart; mutable ones perhaps
+    into contents of high types."""
     out: list[Any] = []
     for s, types, aval in zip(specs, parts, avals):
-        out += s.arrays if type(s) is WholeSpec and list(types) != [aval] else [s] * len(types)
+        if type(s) is WholeSpec:
+            out += [s] if list(types) == [aval] else s.arrays
+        else:
+            out += [content_spec(t, s) for t in types] if aval.mutable else [s] * len(types)
     return out
+
+
+def content_spec(kind: Any, spec: PartitionSpec) -> Any:
+    """The spec of what a mutable value holds, all of whose arrays have the spec `spec`."""
+    return WholeSpec((spec,) * len(kind.lo_ty()), kind) if kind.is_high else spec
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -211,8 +211,8 @@ class Indexer(Step):
 
     def _block(self, x: Any) -> Any:
         """The block from the first to the last index in every dimension."""
-        if all(type(i) is Slice and i.is_static for i in self.indices):
-            starts = [i.start for i in self.indices]
+        if all(i.is_static if type(i) is Slice else isinstance(i, int | np.integer) for i in self.indices):
+            starts = [i.start if type(i) is Slice else int(i) for i in self.indices]
             return static_slice(x, starts, [s + e for s, e in zip(starts, self._extents())])
         return dynamic_slice(x, self._starts(), self._extents())
 

@@ -21,6 +21,7 @@ import numpy as np
 from meshrt import tree_util
 from meshrt.core.basic.shapes import reshape
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.bitcast import bitcast_convert_type
 from meshrt.primitives.elementwise import add
 from meshrt.primitives.gather import scatter_add_p
 from meshrt.primitives.reshape import broadcasted_iota
@@ -58,27 +59,35 @@ def read(x: Any, view: View) -> Any:
     return x
 
 
-def by_number(view: View) -> bool:
-    """Whether a view narrows what an array of indices gave. Where that names an element twice there are two copies of
-    it to change, of which one would be kept: such a view is changed by the numbers of its elements instead, where
-    these are int32 and no step reads them as other elements."""
+def by_number(view: View, dtype: Any) -> bool:
+    """Whether a view, of elements of `dtype`, narrows what an array of indices gave. Where that names an element twice
+    there are two copies of it to change, of which one would be kept: such a view is changed by the numbers of its
+    elements instead, where these are int32 and no step makes elements of several, or parts, of others."""
     first, *rest = view
     if not rest or type(first) is not Indexer or not first.int_shape or math.prod(first.shape) >= 2**31:
         return False
-    return not any(type(step) is Bitcast for step in rest)
+    casts = [np.dtype(step.dtype) for step in rest if type(step) is Bitcast]
+    return all(cast.itemsize == dtype.itemsize for cast in casts)
 
 
 def on_numbers(
     x: Any, view: View, change: Callable[[Any, Indexer], Any], places: Callable[[Step, Any], Any] | None = None
 ) -> Any:
     """`change(x as a vector, which of its elements the view shows)`, in the shape of `x`. `places(step, numbers)` is
-    what a step gives of the elements' numbers (default: `Step.places`); negative ones are beyond the end."""
-    shape, count = aval_of(x).shape, math.prod(aval_of(x).shape)
+    what a step gives of the elements' numbers (default: `Step.places`); negative ones are beyond the end. The vector's
+    elements are of the dtype that the view shows."""
+    kind, shown = aval_of(x), aval_of(x).dtype
+    shape, count = kind.shape, math.prod(kind.shape)
     numbers = reshape(broadcasted_iota(np.dtype(np.int32), (count,), 0), shape)
     for step in view:
-        numbers = step.places(numbers) if places is None else places(step, numbers)
+        if type(step) is Bitcast:
+            shown = np.dtype(step.dtype)
+        else:
+            numbers = step.places(numbers) if places is None else places(step, numbers)
     at = Indexer((numbers,), (count,), aval_of(numbers).shape)
-    return reshape(change(reshape(x, (count,)), at), shape)
+    flat, cast = reshape(x, (count,)), shown != kind.dtype
+    changed = change(bitcast_convert_type(flat, shown) if cast else flat, at)
+    return reshape(bitcast_convert_type(changed, kind.dtype) if cast else changed, shape)
 
 
 def write(x: Any, view: View, value: Any) -> Any:
@@ -86,7 +95,7 @@ def write(x: Any, view: View, value: Any) -> Any:
     if not view:
         return value
     first, *rest = view
-    if by_number(view):
+    if by_number(view, aval_of(x).dtype):
         return on_numbers(x, view, lambda flat, at: at.write(flat, value))
     return first.write(x, write(first.read(x), tuple(rest), value) if rest else value)
 
@@ -97,7 +106,7 @@ def accumulate(x: Any, view: View, value: Any) -> Any:
         kind: Any = aval_of(x)
         return kind.vspace_add(x, value) if kind.is_high else add(x, value)
     first, *rest = view
-    if by_number(view):
+    if by_number(view, aval_of(x).dtype):
         return on_numbers(x, view, lambda flat, at: at.put(flat, value, scatter_add_p))
     if rest:
         return first.write(x, accumulate(first.read(x), tuple(rest), value))

@@ -92,4 +92,5 @@ _BOUNDS: dict[Any, Callable[[str, Sequence[Any], dict[str, Any]], Iterator[Failu
     lax.dynamic_slice_p: _dynamic_slice, lax.dynamic_update_slice_p: _dynamic_update_slice, lax.gather_p: _gather,
     lax.scatter_p: _scatter, lax.scatter_add_p: _scatter, lax.scatter_sub_p: _scatter, lax.scatter_mul_p: _scatter,
     lax.scatter_min_p: _scatter, lax.scatter_max_p: _scatter, lax.scatter_apply_p: _scatter,
+    lax.scatter_and_p: _scatter, lax.scatter_or_p: _scatter, lax.scatter_xor_p: _scatter,
 }  # fmt: skip

@@ -8,7 +8,8 @@ What a box holds may change its structure and its types; what is known of it at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from meshrt import errors, tree_util
@@ -16,7 +17,7 @@ from meshrt.core.basic.shapes import instantiate, move_dim
 from meshrt.core.effects import CELLS
 from meshrt.core.high import MutableHiType, TypeInState, aval_method, register_hitype
 from meshrt.core.lojax import arrays_of, raised
-from meshrt.core.trace import Tracer, set_trace, type_state
+from meshrt.core.trace import JaxprTracer, Tracer, set_trace, type_state
 from meshrt.core.types import aval_of
 from meshrt.experimental.hijax.operations import AlwaysHigh
 from meshrt.sharding.context import get_abstract_mesh
@@ -45,6 +46,11 @@ def box_set(box: Any, val: Any) -> None:
     leaves, treedef = tree_util.tree_flatten(val)
     if any(_reaches(leaf, box) for leaf in leaves):
         raise errors.ArgumentValueError("a Box was to be put into itself, so that what it holds would have no end")
+    if any(isinstance(leaf, JaxprTracer) and leaf.aval.mutable for leaf in leaves):
+        raise errors.UnsupportedError(
+            "a Box that a function being traced makes or takes was to be put into another Box: put in what it holds "
+            "(inner.get()), or put the one into the other outside of the function"
+        )
     box_set_p.bind(box, *leaves, treedef=treedef)
 
 
@@ -121,7 +127,10 @@ class BoxTy(MutableHiType):
         return tree_util.tree_unflatten(state.treedef, parts)
 
     def new_from_loval(self, state: BoxTypeState, *arrays: Any) -> Box:
-        box = Box._new(_contents(state, arrays))
+        return self._with(_contents(state, arrays))
+
+    def _with(self, contents: Any) -> Box:
+        box = Box._new(contents)
         for leaf in tree_util.tree_leaves(box._val):
             if type(leaf) is Box:
                 leaf._copied = True
@@ -132,6 +141,48 @@ class BoxTy(MutableHiType):
 
     def update_from_loval(self, state: BoxTypeState, value: Any, *arrays: Any) -> None:
         box_set(value, _contents(state, arrays))
+
+    def held_types(self, state: BoxTypeState) -> list[Any]:
+        return [t for a in state.leaf_avals for t in _held_types(a)]
+
+    def new_from_held(self, state: BoxTypeState, *contents: Any) -> Box:
+        return self._with(_held(state, contents))
+
+    def read_held(self, state: BoxTypeState, value: Any) -> list[Any]:
+        return [x for leaf in tree_util.tree_leaves(box_get(value)) for x in _read_held(leaf)]
+
+    def update_from_held(self, state: BoxTypeState, value: Any, *contents: Any) -> None:
+        box_set(value, _held(state, contents))
+
+
+# What transformations see of a leaf: of a box what that holds, of an open type the arrays, all others whole.
+
+
+def _held_types(kind: Any) -> list[Any]:
+    if kind.mutable:
+        inner: list[Any] = kind.aval.held_types(kind.state)
+        return inner
+    return kind.lo_ty() if kind.is_high and kind.opens else [kind]
+
+
+def _read_held(leaf: Any) -> list[Any]:
+    kind: Any = aval_of(leaf)
+    if kind.mutable:
+        inner: list[Any] = kind.aval.read_held(kind.state, leaf)
+        return inner
+    return kind.lower_val(leaf) if kind.is_high and kind.opens else [leaf]
+
+
+def _leaf_of_held(kind: Any, contents: Iterator[Any]) -> Any:
+    mine = islice(contents, len(_held_types(kind)))
+    if kind.mutable:
+        return kind.aval.new_from_held(kind.state, *mine)
+    return kind.raise_val(*mine) if kind.is_high and kind.opens else next(mine)
+
+
+def _held(state: BoxTypeState, contents: Sequence[Any]) -> Any:
+    given = iter(contents)
+    return tree_util.tree_unflatten(state.treedef, [_leaf_of_held(a, given) for a in state.leaf_avals])
 
 
 def _contents(state: BoxTypeState, arrays: Sequence[Any]) -> Any:

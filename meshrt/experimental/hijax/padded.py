@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.attributes import unread
 from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.shapes import bring_to_front
-from meshrt.core.high import HiType, register_hitype
+from meshrt.core.high import HiType, aval_method, aval_property, register_hitype
 from meshrt.core.types import ShapedArray, aval_of, in_program
 from meshrt.experimental.hijax.derived import linearize_from_jvp
 from meshrt.experimental.hijax.saved import register_hitype_serialization
@@ -31,6 +32,14 @@ class Padded:
     rows: Any
     length: Any
 
+    def filled(self, fill: Any = 0) -> Any:
+        """All rows, with `fill` in those that do not count."""
+        return filled(self, fill)
+
+    def sum(self) -> Any:
+        """The sum of the rows that count."""
+        return padded_sum(self)
+
 
 @dataclass(frozen=True)
 class PaddedMapping(MappingSpec):
@@ -43,6 +52,11 @@ class PaddedType(HiType):
 
     rows: ShapedArray
     length: ShapedArray
+
+    filled, sum = aval_method(Padded.filled), aval_method(Padded.sum)
+
+    def declared(self, name: str) -> Any:
+        return aval_property(unread) if name in ("rows", "length") else super().declared(name)
 
     def __str__(self) -> str:
         return f"padded({self.rows.short()})"
@@ -187,8 +201,18 @@ def padded(rows: Any, length: Any) -> Any:
 
 
 def filled(value: Any, fill: Any = 0) -> Any:
-    """All rows, with `fill` in those that do not count."""
+    """All rows, with `fill` in those that do not count.
+
+    >>> import meshrt.numpy as jnp
+    >>> filled(padded(jnp.arange(1.0, 5.0), 2), -1.0)
+    Array([ 1.,  2., -1., -1.], dtype=float32)
+
+    Raises:
+      ArgumentTypeError: no padded array.
+    """
     kind: Any = aval_of(value)
+    if not isinstance(kind, PaddedType):
+        raise errors.ArgumentTypeError(f"filled takes an array made by padded, not {kind.short()}")
     return _Filled(kind, fill)(value)
 
 

@@ -1,5 +1,9 @@
 """`QArray`: a matrix of int8 with a scale per row or per column, for weights that are kept small.
 
+    x @ q    q @ x    q + x    x + q    q - x    x - q    q.T    q.mT    q.shape    q.ndim    q.dequantize()
+
+also inside of functions that are compiled or transformed. Sums and differences are quantized as `q` is.
+
 Its value is `values * scales[:, None]`, or `values * scales[None, :]` with `axis` 1: `transposed` moves no data. Stacks
 of matrices have leading dimensions in both arrays. Derivatives are those of the matrix that it stands for (straight
 through): tangents and cotangents are float32 matrices. Over a mesh scales are split as the dimension that they run
@@ -14,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.high import HiType, aval_property, register_hitype
+from meshrt.core.attributes import unread
+from meshrt.core.high import HiType, aval_method, aval_property, register_hitype
 from meshrt.core.types import ShapedArray, aval_of, in_program
 from meshrt.experimental.hijax.derived import linearize_from_jvp
 from meshrt.experimental.hijax.saved import register_hitype_serialization
 from meshrt.experimental.hijax.vjp_operations import VJPHiPrimitive
 from meshrt.interpreters.ad import instantiate_zeros
 from meshrt.numpy import abs as absolute
-from meshrt.numpy import clip, expand_dims, matmul, moveaxis, swapaxes, where
+from meshrt.numpy import asarray, clip, expand_dims, matmul, moveaxis, swapaxes, where
 from meshrt.numpy import max as largest
 from meshrt.numpy import round as rounded
 from meshrt.numpy import sum as total
@@ -36,14 +41,73 @@ __all__ = [
 _FLOAT, _INT = np.dtype(np.float32), np.dtype(np.int8)
 
 
+def _shape(q: Any) -> tuple[int, ...]:
+    kind: Any = aval_of(q)
+    shape: tuple[int, ...] = kind.values.shape
+    return shape
+
+
+def _rank(q: Any) -> int:
+    return len(_shape(q))
+
+
+def _flipped(q: Any) -> Any:
+    return transposed(q)
+
+
+def _made_floats(q: Any) -> Any:
+    """The float32 matrix that it stands for."""
+    return dequantize(q)
+
+
+def _turned(q: Any) -> Any:
+    """What `q.T` is."""
+    if len(_shape(q)) != 2:
+        raise errors.ArgumentValueError(
+            f"T of a stack of quantized matrices of shape {_shape(q)} would reverse all dimensions: the transpose of "
+            "each is q.mT"
+        )
+    return transposed(q)
+
+
 @dataclass(frozen=True, eq=False)
 class QArray:
     """`values: int8[..., rows, columns]` and `scales: float32[..., rows]`, or with `axis` 1 `float32[..., columns]`.
-    Made by `quantize`."""
+    Made by `quantize`.
+
+    >>> import meshrt.numpy as jnp
+    >>> q = quantize(jnp.array([[1.0, 2.0, 4.0], [0.0, 2.0, 0.0]]), axis=1)
+    >>> jnp.ones((1, 2)) @ q
+    Array([[1., 4., 4.]], dtype=float32)
+    >>> (q.T + q.T).shape
+    (3, 2)
+    """
 
     values: Any
     scales: Any
     axis: int = 0
+
+    __array_ufunc__ = None  # NumPy's arrays leave operators to these
+
+    shape, ndim, T, mT = property(_shape), property(_rank), property(_turned), property(_flipped)
+    dequantize = _made_floats
+
+    def __matmul__(self, other: Any) -> Any:
+        return quantized_matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return quantized_matmul(other, self)
+
+    def __add__(self, other: Any) -> Any:
+        return quantized_add(self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return _difference(self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _difference(other, self)
 
 
 @dataclass(frozen=True)
@@ -67,12 +131,6 @@ class QSpec(HiPspec):
         return PartitionSpec(self.rows, self.columns)
 
 
-def _shape(q: Any) -> tuple[int, ...]:
-    kind: Any = aval_of(q)
-    shape: tuple[int, ...] = kind.values.shape
-    return shape
-
-
 @dataclass(frozen=True)
 class QType(HiType):
     """The type of a quantized matrix, or of a stack of them."""
@@ -81,7 +139,29 @@ class QType(HiType):
     scales: ShapedArray
     axis: int = 0
 
-    shape = aval_property(_shape)
+    shape = property(lambda self: self.values.shape)
+    ndim = property(lambda self: self.values.ndim)
+    T, mT, dequantize = aval_property(_turned), aval_property(_flipped), aval_method(_made_floats)
+
+    def declared(self, name: str) -> Any:
+        return aval_property(unread) if name in ("values", "scales") else super().declared(name)
+
+    def _matmul(self, q: Any, other: Any) -> Any:
+        return quantized_matmul(q, other)
+
+    def _rmatmul(self, q: Any, other: Any) -> Any:
+        return quantized_matmul(other, q)
+
+    def _add(self, q: Any, other: Any) -> Any:
+        return quantized_add(q, other)
+
+    _radd = _add
+
+    def _sub(self, q: Any, other: Any) -> Any:
+        return _difference(q, other)
+
+    def _rsub(self, q: Any, other: Any) -> Any:
+        return _difference(other, q)
 
     @classmethod
     def of(cls, matrix: ShapedArray, axis: int) -> QType:
@@ -335,12 +415,27 @@ def quantized_add(q: Any, other: Any) -> Any:
     kind = _type(q, "quantized_add")
     addend = dequantize(other) if isinstance(aval_of(other), QType) else other
     result = dequantize(q) + addend
+    _need_shape("quantized_add", kind, result, addend)
+    return quantize(result.astype(_FLOAT), kind.axis)
+
+
+def _difference(x: Any, y: Any) -> Any:
+    """`x - y`, of which one or both are quantized: quantized as the first that is."""
+    first, second = (isinstance(aval_of(a), QType) for a in (x, y))
+    if first:
+        return quantized_add(x, -(dequantize(y) if second else asarray(y)))
+    kind = _type(y, "-")
+    result = asarray(x) - dequantize(y)
+    _need_shape("-", kind, result, x)
+    return quantize(result.astype(_FLOAT), kind.axis)
+
+
+def _need_shape(name: str, kind: QType, result: Any, other: Any) -> None:
     if result.shape != kind.values.shape:
         raise errors.ArgumentTypeError(
-            f"quantized_add: {kind} and {aval_of(addend).short()} have a sum of shape {result.shape}, which is not "
-            "that of the quantized matrix: reshape the other one"
+            f"{name}: {kind} and {aval_of(other).short()} have a result of shape {result.shape}, which is not that of "
+            "the quantized matrix: reshape the other one"
         )
-    return quantize(result.astype(_FLOAT), kind.axis)
 
 
 def _type(q: Any, name: str) -> QType:

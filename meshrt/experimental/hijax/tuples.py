@@ -1,19 +1,21 @@
 """Tuples and immutable boxes as single values of high types.
 
 A `HiTuple` is an operand like an array: operations take it whole, `vmap` maps its elements over dimensions of their
-own, derivatives are tuples of derivatives. An `ImmutBox` holds a whole pytree.
+own, derivatives are tuples of derivatives. It is read as Python's: `t[0]`, `len(t)`, `first, second = t`. An `ImmutBox`
+holds a whole pytree, which `box.get()` gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from meshrt import tree_util
+from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import zeros
-from meshrt.core.high import HiType, register_hitype
+from meshrt.core.high import HiType, aval_method, register_hitype
 from meshrt.core.types import aval_of
 from meshrt.experimental.hijax.saved import register_hitype_serialization
 from meshrt.experimental.hijax.vjp_operations import VJPHiPrimitive
@@ -27,9 +29,23 @@ __all__ = ["HiTuple", "ImmutBox", "TupleMapping", "TuplePspec", "TupleType", "bo
 
 @dataclass(frozen=True, eq=False)
 class HiTuple:
-    """A tuple that is one value: made by `tuple_of`, read by `element`."""
+    """A tuple that is one value: made by `tuple_of`, read by `element`, or as tuples of Python are.
+
+    >>> first, second = tuple_of(1.0, 2.0)
+    >>> meshrt.jit(lambda t: t[0] + t[-1])(tuple_of(1.0, 2.0))
+    Array(3., dtype=float32, weak_type=True)
+    """
 
     elements: tuple[Any, ...]
+
+    def __getitem__(self, index: Any) -> Any:
+        return _item(self, index)
+
+    def __len__(self) -> int:
+        return len(_tuple_type(self).elements)
+
+    def __iter__(self) -> Iterator[Any]:
+        return _items(self)
 
 
 @dataclass(frozen=True)
@@ -37,6 +53,10 @@ class ImmutBox(HiTuple):
     """A pytree that is one value: made by `box_of`, read by `unbox`."""
 
     structure: Any = None
+
+    def get(self) -> Any:
+        """What the box holds."""
+        return unbox(self)
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,17 @@ class TupleType(HiType):
     def __str__(self) -> str:
         inside = ",".join(a.short() for a in self.elements)
         return f"Tuple{{{inside}}}" if self.structure is None else f"ImmutBox{{{inside}}}"
+
+    get = aval_method(ImmutBox.get)
+
+    def _getitem(self, value: Any, index: Any) -> Any:
+        return _item(value, index)
+
+    def _len(self, value: Any) -> int:
+        return len(_tuple_type(value).elements)
+
+    def _iter(self, value: Any) -> Iterator[Any]:
+        return _items(value)
 
     def _of(self, elements: Any) -> TupleType:
         return TupleType(tuple(elements), self.structure)
@@ -204,9 +235,40 @@ def tuple_of(*elements: Any) -> Any:
 
 
 def element(value: Any, index: int) -> Any:
-    """The element of a tuple at a position."""
+    """The element of a tuple at a position; from the end, if that is negative.
+
+    Raises:
+      ArgumentTypeError: no tuple.
+      JAXIndexError: no such position.
+    """
     kind: Any = aval_of(value)
+    if not isinstance(kind, TupleType):
+        raise errors.ArgumentTypeError(f"element takes a tuple made by tuple_of, not {kind.short()}")
+    count = len(kind.elements)
+    if not -count <= index < count:
+        raise errors.JAXIndexError(f"element {index} of a tuple of {count}: positions are {-count} to {count - 1}")
     return _Element(kind, index)(value)
+
+
+def _tuple_type(value: Any) -> TupleType:
+    """The type of what is read like a tuple of Python."""
+    kind: Any = aval_of(value)
+    if kind.structure is not None:
+        raise errors.ArgumentTypeError(f"{kind} is read as a whole: box.get() gives the pytree in it")
+    found: TupleType = kind
+    return found
+
+
+def _item(value: Any, index: Any) -> Any:
+    """What `value[index]` is: an element, or of a slice a tuple."""
+    if isinstance(index, slice):
+        return _make(None, [element(value, i) for i in range(*index.indices(len(_tuple_type(value).elements)))])
+    _tuple_type(value)
+    return element(value, operator.index(index))
+
+
+def _items(value: Any) -> Iterator[Any]:
+    return iter([element(value, i) for i in range(len(_tuple_type(value).elements))])
 
 
 def box_of(tree: Any) -> Any:
@@ -218,4 +280,6 @@ def box_of(tree: Any) -> Any:
 def unbox(box: Any) -> Any:
     """What an immutable box holds."""
     kind: Any = aval_of(box)
+    if not isinstance(kind, TupleType) or kind.structure is None:
+        raise errors.ArgumentTypeError(f"unbox takes a box made by box_of, not {kind.short()}")
     return tree_util.tree_unflatten(kind.structure, [element(box, i) for i in range(len(kind.elements))])

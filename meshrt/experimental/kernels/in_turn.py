@@ -1,5 +1,6 @@
-"""Changes of elements that arrays of indices name: one index after another, so that of an element that is named several
-times every change counts, and each finds what the one before it left."""
+"""Changes of elements that arrays of indices name, of which every one counts where an element is named several times:
+one index after another, so that each finds what the one before it left, or by one scatter, where only what is left in
+the end is asked for and the order of the changes does not matter."""
 
 from __future__ import annotations
 
@@ -9,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from meshrt import dtypes
 from meshrt import numpy as jnp
+from meshrt.core.primitive import Primitive
 from meshrt.primitives.control import scan
+from meshrt.primitives.gather import scatter_add_p
+from meshrt.primitives.scatter import scatter_xor_p
 from meshrt.primitives.state_indices import Indexer, Slice
 
-__all__ = ["Change", "in_turn"]
+__all__ = ["Change", "at_once", "in_turn"]
 
 Change = Callable[..., Any]  # (what is there, *operands) -> what stands there afterwards
 
@@ -51,3 +56,18 @@ def in_turn(x: Any, step: Indexer, change: Change, operands: Sequence[Any], mask
     x, found = scan(turn, x, given)
     rest = found.shape[1:]
     return x, jnp.moveaxis(jnp.reshape(found, (*step.int_shape, *rest)), range(count), axes)
+
+
+def at_once(x: Any, step: Indexer, scatter: Primitive, value: Any, mask: Any) -> Any:
+    """`x` with `value` combined with what the indices of `step` name, where `mask` is True, by a scatter. Indices
+    beyond the end change nothing. Arguments are those of `in_turn`."""
+    value = jnp.broadcast_to(value, step.out_shape())
+    if mask is not None:
+        adds = scatter in (scatter_add_p, scatter_xor_p)
+        # What changes nothing: -0, which leaves the sign of a zero; of others, which do the same twice, what is there.
+        value = jnp.where(mask, value, _nothing(value.dtype) if adds else step.read(x))
+    return step.put(x, value, scatter)
+
+
+def _nothing(dtype: Any) -> Any:
+    return jnp.asarray(-0.0 if dtypes.issubdtype(dtype, np.inexact) else 0, dtype)

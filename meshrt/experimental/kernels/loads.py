@@ -23,9 +23,11 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.references import READ, WRITE, inner_type, is_ref_type
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.experimental.kernels.in_turn import Change, in_turn
+from meshrt.experimental.kernels.in_turn import Change, at_once, in_turn
 from meshrt.experimental.kernels.semaphores import KERNEL_ONLY, only_in_kernels, ref_and_view
+from meshrt.primitives.gather import scatter_add_p
 from meshrt.primitives.references import RefView
+from meshrt.primitives.scatter import scatter_and_p, scatter_max_p, scatter_min_p, scatter_or_p, scatter_xor_p
 from meshrt.primitives.slice import pad
 from meshrt.primitives.slice import slice as static_slice
 from meshrt.primitives.state import uninitialized
@@ -128,9 +130,9 @@ def _atomic(kind: str) -> Any:
     @boundary
     def update(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
         ref, view = _place(x_ref_or_view, idx)
-        value = _operand(val, inner_type(ref).dtype)
-        shape = view_type(view, inner_type(ref), masked=mask is not None).shape
-        leaves, tree = tree_util.tree_flatten((view, (jnp.broadcast_to(value, shape),), _mask(mask)))
+        shown = view_type(view, inner_type(ref), masked=mask is not None)
+        value = jnp.broadcast_to(_operand(val, shown.dtype), shown.shape)
+        leaves, tree = tree_util.tree_flatten((view, (value,), _mask(mask)))
         return atomic_update_p.bind(ref, *leaves, tree=tree, kind=kind)
 
     update.__name__ = update.__qualname__ = f"atomic_{kind}"
@@ -150,6 +152,12 @@ _MEANT = {
 _COMBINE = {
     "add": lambda x, y: x + y, "max": jnp.maximum, "min": jnp.minimum, "and": jnp.bitwise_and, "or": jnp.bitwise_or,
     "xor": jnp.bitwise_xor, "xchg": lambda x, y: y,
+}  # fmt: skip
+
+# Those whose order does not matter.
+_SCATTERS: dict[str, Primitive] = {
+    "add": scatter_add_p, "max": scatter_max_p, "min": scatter_min_p, "and": scatter_and_p, "or": scatter_or_p,
+    "xor": scatter_xor_p,
 }  # fmt: skip
 
 atomic_add, atomic_max, atomic_min = _atomic("add"), _atomic("max"), _atomic("min")
@@ -265,7 +273,7 @@ def _changed(x: Any, view: View, change: Callable[[Any, View], Any]) -> Any:
     """`x` with what a view shows changed by `change(part, last step)`; elements beyond the end are dropped."""
     if not view:
         return change(x, ())
-    if by_number(view):
+    if by_number(view, aval_of(x).dtype):
         return on_numbers(x, view, lambda flat, at: change(flat, (at,)), _places)
     shape = aval_of(x).shape
     whole, first = _padded(x, view[0])
@@ -281,15 +289,19 @@ def _load_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     return shown if mask is None or other is None else jnp.where(mask, shown, other)
 
 
-def _replaced(cell: Any, view: View, change: Change, operands: Sequence[Any], mask: Any) -> Any:
+def _replaced(
+    cell: Any, view: View, change: Change, operands: Sequence[Any], mask: Any, scatter: Primitive | None = None
+) -> Any:
     """Writes `change(what is there, *operands)` where `mask` is True; returns what was there. An array of indices may
-    name an element several times: one index after another is done."""
+    name an element several times: one index after another is done. With `scatter`, which combines like `change`, that
+    is only for what each of them finds, and left out as dead code where nobody asks for it."""
     found: list[Any] = []
 
     def update(part: Any, last: View) -> Any:
         step = last[0] if last else None
         if type(step) is Indexer and step.int_shape:
-            part, before = in_turn(part, step, change, operands, mask)
+            after, before = in_turn(part, step, change, operands, mask)
+            part = after if scatter is None else at_once(part, step, scatter, operands[0], mask)
         else:
             before = read(part, last)
             after = change(before, *operands)
@@ -316,7 +328,8 @@ def _atomic_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     view, operands, mask = tree_util.tree_unflatten(params["tree"], leaves)
     if params["kind"] == "cas":
         return _replaced(cell, view, lambda old, cmp, val: jnp.where(old == cmp, val, old), operands, mask)
-    return _replaced(cell, view, _COMBINE[params["kind"]], operands, mask)
+    kind = params["kind"]
+    return _replaced(cell, view, _COMBINE[kind], operands, mask, _SCATTERS.get(kind))
 
 
 def _both(*avals: Any, **params: Any) -> frozenset[Any]:

@@ -40,7 +40,7 @@ from meshrt.primitives.slice import pad
 from meshrt.primitives.slice import slice as static_slice
 from meshrt.primitives.state import uninitialized
 from meshrt.transforms.discharge import Cell, run_discharged
-from meshrt.transforms.tools import WeakCache, hoist_consts
+from meshrt.transforms.tools import Hoisted, WeakCache, dce, hoist_consts
 
 __all__ = ["loop_program", "lower_loop", "run_grid"]
 
@@ -275,7 +275,8 @@ def loop_program(params: dict[str, Any], avals: Sequence[Any] | None = None) -> 
         types = call_types(mapping) if avals is None else avals
         run = lambda *args: run_grid(args, jaxpr, mapping, aliases)
         with bind_axes([a._replace(is_checked=False) for a in params["axes"]]):
-            return hoist_consts(trace_to_jaxpr(run, types, params["name"], requires_low=False))
+            made = hoist_consts(trace_to_jaxpr(run, types, params["name"], requires_low=False))
+        return Hoisted(dce(made.jaxpr)[0], made.consts)  # without what writes read of what they replace
 
     key = (mapping, aliases, params["axes"], None if avals is None else tuple(avals))
     made: ClosedJaxpr = _programs.get(jaxpr, key, make)

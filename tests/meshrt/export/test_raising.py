@@ -113,6 +113,15 @@ FOREIGN = {
           %s = stablehlo.add %a, %b : tensor<i32> stablehlo.return %s : tensor<i32>
           }) : (tensor<4xi32>, tensor<4x1xi32>, tensor<4xi32>) -> tensor<4xi32>
         """, np.arange(8, dtype=np.int32).reshape(2, 4), np.array([[0, 11, 2, 3], [4, 15, 6, 7]], np.int32), True),
+    "a scatter of bits": ("tensor<4xi32>", "tensor<4xi32>", """
+        %c = stablehlo.constant dense<[[1], [2], [9], [1]]> : tensor<4x1xi32>
+        %u = stablehlo.constant dense<[5, 3, 1, 4]> : tensor<4xi32>
+        %0 = "stablehlo.scatter"(%x, %c, %u) <{scatter_dimension_numbers = #stablehlo.scatter<
+          inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}> ({
+          ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+          %s = stablehlo.xor %a, %b : tensor<i32> stablehlo.return %s : tensor<i32>
+          }) : (tensor<4xi32>, tensor<4x1xi32>, tensor<4xi32>) -> tensor<4xi32>
+        """, np.arange(8, dtype=np.int32).reshape(2, 4), np.array([[0, 0, 1, 3], [4, 4, 5, 7]], np.int32), True),
     "an order of its own": ("tensor<4xi32>", "tensor<4xi32>", """
         %0 = "stablehlo.sort"(%x) <{dimension = 0 : i64, is_stable = true}> ({
           ^bb0(%a: tensor<i32>, %b: tensor<i32>):

@@ -165,3 +165,46 @@ def test_classes_that_take_arrays_only_are_arguments_and_results_where_high_type
     assert either.x.tolist() == [1.0, 1.0]
     with pytest.raises(TypeError, match=r"boolean conversion of traced array[\s\S]*argument o"):
         library.jit(lambda o: 1 if o.x else 0)(only_arrays(library.numpy.ones(()), "a"))
+
+
+def test_shapes_and_sizes_may_be_declared_of_values_and_operators_of_the_side_behind():
+    """Under names that tracers have of arrays; two tracers are of one class, so that Python asks the first alone."""
+    array = meshrt.experimental.hijax.ShapedArray
+
+    class Sides:
+        def __init__(self, x):
+            self.x = x
+
+    @dataclass(frozen=True)
+    class SidesType(meshrt.experimental.hijax.HiType):
+        part: array
+        shape = meshrt.experimental.hijax.aval_property(lambda s: (2, *meshrt.typeof(s).part.shape))
+        size = meshrt.experimental.hijax.aval_property(lambda s: 2 * meshrt.typeof(s).part.size)
+        lo_ty = lambda self: [self.part]
+        lower_val = lambda self, value: [value.x]
+        raise_val = lambda self, x: Sides(x)
+        to_tangent_aval = lambda self: self.part
+        _rmatmul = lambda self, value, other: ("@", other.shape)
+        _rsub = lambda self, value, other: ("-", other.shape)
+        _rpow = lambda self, value, other: ("**", other.shape)
+        _gt = lambda self, value, other: ("<", other.shape)
+
+    class Narrow(SidesType):
+        shape = property(lambda self: self.part.shape)
+
+    meshrt.experimental.hijax.register_hitype(Sides, lambda s: SidesType(meshrt.typeof(s.x)))
+    seen = []
+
+    @meshrt.jit
+    def f(s, x):
+        seen.extend([s.shape, s.size, x @ s, x - s, x**s, x < s, np.ones(2) @ s])
+        with pytest.raises(TypeError, match=r"SidesType.*no arrays"):
+            s * x
+        with pytest.raises(AttributeError, match=r"SidesType.*'dtype'"):
+            s.dtype
+        return x
+
+    f(Sides(meshrt.numpy.ones(3)), meshrt.numpy.ones(5))
+    assert seen == [(2, 3), 6, *[(o, (5,)) for o in ("@", "-", "**", "<")], ("@", (2,))]
+    kind = SidesType(meshrt.typeof(np.ones(3)))
+    assert Narrow(kind.part).shape == (3,) == Narrow(kind.part).declared("shape") and not hasattr(kind, "shape")

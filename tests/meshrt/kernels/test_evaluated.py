@@ -264,10 +264,14 @@ class ByNumpy:
     ds = staticmethod(lambda start, size: slice(start, start + size))
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_views_of_views_on_gpus(name):
-    x, i = np.arange(96, dtype=np.float32).reshape(8, 12), np.int32([2])
-    numbers = VIEWS[name](np.arange(96).reshape(8, 12), 2, ByNumpy)
+# Those by a number alone count it from the end if it is negative, as arrays of numbers.
+NUMBERS = [*[(n, 2) for n in VIEWS], *[(n, -1) for n in ("parts of parts", "another shape", "indices at last")]]
+
+
+@pytest.mark.parametrize(("name", "number"), NUMBERS)
+def test_views_of_views_on_gpus(name, number):
+    x, i = np.arange(96, dtype=np.float32).reshape(8, 12), np.int32([number])
+    numbers = VIEWS[name](np.arange(96).reshape(8, 12), number, ByNumpy)
     kinds = [meshrt.ShapeDtypeStruct(s, np.float32) for s in (x.shape, numbers.shape)]
 
     class OfKernels:

@@ -150,3 +150,90 @@ def test_numbers_of_pythons_become_elements(dtype, value):
     out = meshrt.ShapeDtypeStruct(held.shape, held.dtype)
     found = pl.pallas_call(kernel, out, input_output_aliases={0: 0}, interpret=True)(held)
     np.testing.assert_array_equal(found, np.array([0, value, 0], dtype))
+
+
+# Indices into an array of 5 times 7 from an array of six: a program's, and NumPy's for each of the six.
+NAMED = {
+    "rows": (lambda at: (at,), lambda i: np.s_[i]),
+    "columns": (lambda at: (slice(None), at), lambda i: np.s_[:, i]),
+    "with a slice": (lambda at: (at, pl.ds(2, 3)), lambda i: np.s_[i, 2:5]),
+    "with steps": (lambda at: (at, pl.ds(0, 3, 2)), lambda i: np.s_[i, 0:5:2]),
+    "elements": (lambda at: (at, 6 - at), lambda i: np.s_[i, 6 - i]),
+}
+SHAPES = {"rows": (6, 7), "columns": (5, 6), "with a slice": (6, 3), "with steps": (6, 3), "elements": (6,)}
+
+
+def one_by_one(kind, named, held, x, at, mask):
+    """`held` after each index's own update by NumPy."""
+    held, along = held.copy(), 1 if named == "columns" else 0
+    for k, i in enumerate(at):
+        here = NAMED[named][1](i)
+        if -held.shape[along] <= i < held.shape[along]:
+            update, taken = np.take(x, k, along), np.take(np.broadcast_to(mask, x.shape), k, along)
+            held[here] = np.where(taken, COMBINED[kind](held[here], update), held[here])
+    return held
+
+
+@pytest.mark.parametrize("named", NAMED)
+@pytest.mark.parametrize("kind", [k for k in COMBINED if k != "xchg"])
+def test_updates_whose_findings_nobody_asks_for_are_one_scatter(kind, named):
+    """Where the order does not matter: no loop over indices, and the same as one update after another."""
+    rng = np.random.default_rng([len(kind), len(named)])
+    at = rng.integers(0 if named == "elements" else -3, 5, 6).astype(np.int32)
+    at[5] = 4 if named == "elements" else 9  # nothing
+    for dtype in [np.int32, np.uint32] + [np.float32] * (kind in ("add", "max", "min")):
+        held = rng.integers(0, 99, (5, 7)).astype(dtype)
+        shape = SHAPES[named]
+        x = rng.integers(0, 99, shape).astype(dtype)
+        for mask in (None, rng.random(shape) < 0.6):
+            masks = () if mask is None else (mask,)
+
+            def kernel(x_ref, at_ref, *refs):
+                given = {"mask": refs[0][...]} if masks else {}
+                getattr(triton, f"atomic_{kind}")(refs[-1], NAMED[named][0](at_ref[...]), x_ref[...], **given)
+
+            run = meshrt.jit(lambda *args: changed_by(kernel, True, args[0], *args[1:]))
+            text = run.lower(held, x, at, *masks).as_text()
+            assert "stablehlo.while" not in text and text.count('"stablehlo.scatter"') == 1
+            found = run(held, x, at, *masks)
+            np.testing.assert_array_equal(found, one_by_one(kind, named, held, x, at, True if mask is None else mask))
+
+
+@pytest.mark.parametrize("kind", ["add", "max"])
+def test_derivatives_of_masked_updates_are_those_of_the_loop_over_indices(kind):
+    """One scatter has the derivative of one update after another, which is taken where what was found is used."""
+    x, at, mask = np.float32([5, 1, 7, 2]), np.int32([1, 1, 2, 9]), np.array([True, False, True, True])
+    held = np.float32([0, 3, -np.inf])
+
+    def f(used, held, x):
+        def kernel(x_ref, at_ref, mask_ref, held_ref, found_ref):
+            found = getattr(triton, f"atomic_{kind}")(held_ref, (at_ref[...],), x_ref[...], mask=mask_ref[...])
+            found_ref[...] = found if used else jnp.zeros(4)
+
+        there, whole = pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec()
+        out = [meshrt.ShapeDtypeStruct((n,), np.float32) for n in (3, 4)]
+        call = pl.pallas_call(
+            lambda x, at, mask, _, held, found: kernel(x, at, mask, held, found), out,
+            in_specs=[whole, whole, whole, there], out_specs=[there, whole], input_output_aliases={3: 0},
+            interpret=True,
+        )  # fmt: skip
+        return (call(x, at, mask, held)[0] * jnp.arange(1.0, 4.0)).sum()
+
+    wanted = {"add": ([1, 2, 3], [2, 0, 3, 0]), "max": ([1, 0, 0], [2, 0, 3, 0])}[kind]
+    for used in (False, True):
+        for got, want in zip(meshrt.grad(lambda *a: f(used, *a), (0, 1))(held, x), wanted):
+            np.testing.assert_array_equal(got, want)
+
+
+@BOTH
+def test_views_as_other_elements_of_what_indices_name_several_times(interpret):
+    def kernel(at_ref, held_ref):
+        view = held_ref.at[at_ref[...]].bitcast(np.int32)
+        triton.atomic_add(view, (slice(None),), 1, mask=jnp.arange(4) < 3)
+        meshrt.ref.addupdate(view, ..., jnp.full(4, 10))
+
+    held = np.arange(5, dtype=np.float32)
+    wanted = held.copy()
+    wanted.view(np.int32)[[1, 2]] += [32, 11]
+    found = np.asarray(changed_by(kernel, interpret, held, np.int32([1, 1, 2, 1])))
+    np.testing.assert_array_equal(found.view(np.int32), wanted.view(np.int32))

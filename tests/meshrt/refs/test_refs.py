@@ -260,3 +260,40 @@ def test_one_reference_is_not_two_arguments():
         assert f"when tracing f for {what.split()[0]} " in str(caught.value)
         assert "Ref{float32[3,2]}" in str(caught.value) and "appeared at both a and b" in str(caught.value)
     np.testing.assert_array_equal(r[...], np.ones((3, 2)))
+
+
+def test_views_as_other_elements_of_what_indices_name_twice():
+    """All updates of an element count, and of two writes one; elements that the view leaves out stay."""
+    x, at = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([1, 1, 3, -3, 9])
+
+    @meshrt.jit
+    def f(x):
+        ref = meshrt.new_ref(x)
+        view = ref.at[at].bitcast(np.int32)
+        meshrt.ref.addupdate(view.at[:, 1:], ..., jnp.ones((5, 2), np.int32))
+        view.at[2].bitcast(np.uint32)[0] = np.uint32(7)
+        return ref[...]
+
+    wanted = x.copy()
+    for i in (1, 1, 3, 1):
+        wanted.view(np.int32)[i, 1:] += 1
+    wanted.view(np.uint32)[3, 0] = 7
+    np.testing.assert_array_equal(f(x).view(np.int32), wanted.view(np.int32))
+
+
+def test_what_a_number_names_is_a_static_slice():
+    """As of an array: the gradient of a loop adds up over devices once, behind it, not in each turn."""
+    mesh = meshrt.make_mesh((2,), ("d",), (meshrt.sharding.AxisType.Auto,))
+    batch = meshrt.device_put(jnp.ones((8, 4)), meshrt.NamedSharding(mesh, meshrt.P("d")))
+
+    def loss(w, x, of_ref):
+        read = meshrt.new_ref(w) if of_ref else w
+        return meshrt.lax.scan(lambda c, _: (jnp.tanh(c @ read[0]), None), x, None, length=3)[0].sum()
+
+    rows = []
+    for of_ref in (False, True):
+        gradient = meshrt.jit(meshrt.grad(lambda w, x: loss(w, x, of_ref)))
+        weights = meshrt.device_put(jnp.ones((6, 4, 4)), meshrt.NamedSharding(mesh, meshrt.P()))
+        plan = gradient.trace(weights, batch).lower().propagate().partition().plan
+        rows.append(plan.counts)
+    assert rows == [{"all_reduce": 1}] * 2

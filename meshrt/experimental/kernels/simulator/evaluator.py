@@ -154,12 +154,13 @@ def _addupdate(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     memory, value = operands[:2]
     view = _place(eqn, operands, 2)
     before = memory.read(view, core.actor, eqn.source)
-    numbers = memory.elements(view)
-    if np.unique(numbers).size == numbers.size:
+    named = memory.named(view)
+    if named is None or np.unique(named[0]).size == named[0].size:
         memory.write(view, before + value, core.actor, eqn.source)
     else:
         memory.write(view, before, core.actor, eqn.source)
-        np.add.at(memory.data.reshape(-1), numbers, value)
+        numbers, held = named
+        np.add.at(held, numbers, value)
     return []
 
 

@@ -100,6 +100,19 @@ class Memory:
             numbers = _shown(step, numbers)
         return numbers
 
+    def named(self, view: View) -> tuple[np.ndarray, np.ndarray] | None:
+        """The numbers of the elements that a view shows, and all elements, of the type that it reads them as. None if
+        it makes elements of several, or parts, of others."""
+        numbers, held = self._numbers, self.data.reshape(-1)
+        for step in view:
+            if not isinstance(step, Bitcast):
+                numbers = _shown(step, numbers)
+            elif np.dtype(step.dtype).itemsize == held.dtype.itemsize:
+                held = held.view(step.dtype)
+            else:
+                return None
+        return numbers, held
+
     def _mask(self, numbers: np.ndarray, view: View, mask: Any) -> Any:
         """Which of the elements that a view shows a mask names: those of which a part is seen where it is True."""
         as_bits = _from_bitcast(view)
@@ -168,11 +181,13 @@ class Memory:
         `read`."""
         found = self.read(view, actor, where, mask)
         self.write(view, change(found, *operands), actor, where, mask)
-        numbers = self.elements(view)
-        counted = self._counted(numbers, mask)
-        if _from_bitcast(view) or np.unique(numbers[counted]).size == counted.sum():
+        named = self.named(view)
+        if named is None:
             return found
-        held = self.data.reshape(-1)
+        numbers, held = named
+        counted = self._counted(numbers, mask)
+        if np.unique(numbers[counted]).size == counted.sum():
+            return found
         held[numbers[counted][::-1]] = found[counted][::-1]  # as it was
         found, values = found.copy(), [np.broadcast_to(x, found.shape) for x in operands]
         for i in map(tuple, np.argwhere(counted)):

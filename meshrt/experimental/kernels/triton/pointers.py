@@ -33,6 +33,8 @@ __all__ = ["RULES", "Block", "element_bytes", "load", "outside", "store"]
 
 _I32, _I64 = np.dtype(np.int32), np.dtype(np.int64)
 STORED_BOOL = np.dtype(np.int8)
+# What indices are that need no look: numbers that are written (`indexer` has counted them from the front), counters.
+_NEVER_NEGATIVE = ("arith.constant", "tt.get_program_id", "tt.make_range")
 
 
 _Taken = tuple[Step, tuple[int, ...]]  # a step of a view, and the shape of what it is taken of
@@ -126,11 +128,13 @@ class _Target:
         if dims:
             kind = tuple([self.shape[d] for d in dims])
             return self._along(self._from_the_end(index, kind, size), kind, dims)
-        return self._spread(index)
+        return self._spread(self._from_the_end(index, (), size))
 
-    def _from_the_end(self, index: ir.Value, shape: tuple[int, ...], size: int) -> ir.Value:
-        """An array of indices of which negative ones count from the end."""
-        if not isinstance(index.owner, ir.Block) and index.owner.name == "tt.make_range":
+    def _from_the_end(self, index: Any, shape: tuple[int, ...], size: int) -> Any:
+        """Indices, one or an array of them, of which negative ones count from the end."""
+        if not isinstance(index, ir.Value):
+            return index
+        if not isinstance(index.owner, ir.Block) and index.owner.name in _NEVER_NEGATIVE:
             return index
         constant = lambda n: self.walk.constant(n, shape, _I32)
         is_negative = arith.cmpi(arith.CmpIPredicate.slt, index, constant(0))
@@ -144,7 +148,10 @@ class _Target:
             return [places[step.permutation.index(d)] for d in range(len(places))]
         if isinstance(step, Indexer) and not step.int_shape:
             left = iter(places)
-            return [self._within(i, next(left)) if type(i) is Slice else self._spread(i) for i in step.indices]
+            return [
+                self._within(i, next(left)) if type(i) is Slice else self._spread(self._from_the_end(i, (), n))
+                for i, n in zip(step.indices, of)
+            ]
         self.walk.refuse(
             "a view of a part that an array of indices names, or of elements as another type: index the reference by "
             "the array last, and convert what is loaded"

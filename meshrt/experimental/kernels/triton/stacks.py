@@ -107,4 +107,7 @@ RULES: dict[Primitive, Rule] = {
     scatter.scatter_mul_p: through(_scatter(lax.mul)),
     scatter.scatter_min_p: through(_scatter(lax.min)),
     scatter.scatter_max_p: through(_scatter(lax.max)),
+    scatter.scatter_and_p: through(_scatter(lax.bitwise_and)),
+    scatter.scatter_or_p: through(_scatter(lax.bitwise_or)),
+    scatter.scatter_xor_p: through(_scatter(lax.bitwise_xor)),
 }
