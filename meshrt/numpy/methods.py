@@ -60,9 +60,8 @@ _CONTAINERS = (list, tuple, set, dict)
 
 
 def _no_operand(function: Callable[[Any, Any], Any], x: Any, y: Any, container: Any) -> errors.ArgumentTypeError:
-    name = next(n for n, f in (_BINARY | _COMPARISONS).items() if f is function)
     kinds, kind = f"{type(x).__name__!r} and {type(y).__name__!r}", type(container).__name__
-    symbol = _SYMBOLS[name]
+    symbol = next(_SYMBOLS[name] for name, f in (_BINARY | _COMPARISONS).items() if f is function)
     refused = f"unsupported operand type(s) for {symbol}: {kinds}"
     if symbol[0] in "<>" and symbol not in ("<<", ">>"):
         refused = f"{symbol!r} not supported between instances of {kinds}"
@@ -76,7 +75,6 @@ def _operator(function: Callable[[Any, Any], Any], reflected: str) -> Callable[[
     def method(self: ArrayOperators, other: Any) -> Any:
         if type(other) is Array or isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
             try:
-                # (Looked at here, as this is done for every operation.)
                 own = answering(other, reflected) if isinstance(other, Tracer) and other.aval.is_high else None
                 return function(self, other) if own is None else own(self)
             except Exception as e:
@@ -268,10 +266,9 @@ _CHUNK = 100
 def _chunked(x: Array) -> Iterator[Any]:
     """The slices of an array along its first dimension, cut out many at a time: a program each would take as long as
     it takes to compile."""
-    size = x.shape[0]
-    for start in range(0, size, _CHUNK):
+    for start in range(0, x.shape[0], _CHUNK):
         with off_other_devices(x.sharding):
-            rows = _cutter(min(_CHUNK, size - start))(x, start)
+            rows = _cutter(min(_CHUNK, x.shape[0] - start))(x, start)
         yield from rows
 
 
