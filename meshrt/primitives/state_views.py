@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import tree_util
+from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import reshape
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.bitcast import bitcast_convert_type
@@ -70,6 +70,23 @@ def by_number(view: View, dtype: Any) -> bool:
     return all(cast.itemsize == dtype.itemsize for cast in casts)
 
 
+def need_one_width(view: View, dtype: Any) -> None:
+    """Raises UnsupportedError for an update, of a reference's elements of `dtype`, through a view of which it is not
+    known that it changes each element as often as it shows it: one that narrows what an array of indices gave, and
+    shows parts of elements, or several as one."""
+    is_chosen = False
+    for step in view:
+        if type(step) is Indexer:
+            is_chosen |= bool(step.int_shape)
+        elif type(step) is Bitcast:
+            before, dtype = dtype, np.dtype(step.dtype)
+            if is_chosen and dtype.itemsize != before.itemsize:
+                raise errors.UnsupportedError(
+                    f"an update of {before} elements viewed as {dtype} behind an array of indices, which may name one "
+                    "twice; update the reference's bitcast, indexed: ref.bitcast(dtype)[indices]"
+                )
+
+
 def on_numbers(
     x: Any, view: View, change: Callable[[Any, Indexer], Any], places: Callable[[Step, Any], Any] | None = None
 ) -> Any:
@@ -106,6 +123,7 @@ def accumulate(x: Any, view: View, value: Any) -> Any:
         kind: Any = aval_of(x)
         return kind.vspace_add(x, value) if kind.is_high else add(x, value)
     first, *rest = view
+    need_one_width(view, aval_of(x).dtype)
     if by_number(view, aval_of(x).dtype):
         return on_numbers(x, view, lambda flat, at: at.put(flat, value, scatter_add_p))
     if rest:

@@ -33,7 +33,7 @@ from meshrt.primitives.slice import slice as static_slice
 from meshrt.primitives.state import uninitialized
 from meshrt.primitives.state_indices import Indexer, Slice
 from meshrt.primitives.state_steps import Step
-from meshrt.primitives.state_views import View, by_number, on_numbers, read, view_type, write
+from meshrt.primitives.state_views import View, by_number, need_one_width, on_numbers, read, view_type, write
 
 __all__ = [
     "Caching", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg",
@@ -295,6 +295,7 @@ def _replaced(
     """Writes `change(what is there, *operands)` where `mask` is True; returns what was there. An array of indices may
     name an element several times: one index after another is done. With `scatter`, which combines like `change`, that
     is only for what each of them finds, and left out as dead code where nobody asks for it."""
+    need_one_width(view, aval_of(cell.value).dtype)
     found: list[Any] = []
 
     def update(part: Any, last: View) -> Any:

@@ -297,3 +297,20 @@ def test_what_a_number_names_is_a_static_slice():
         plan = gradient.trace(weights, batch).lower().propagate().partition().plan
         rows.append(plan.counts)
     assert rows == [{"all_reduce": 1}] * 2
+
+
+def test_updates_through_views_as_elements_of_another_width_of_what_indices_name_are_refused():
+    """One of two copies would be lost. Reads and writes may, and so may updates of what a slice gives."""
+
+    def f(x, at, how):
+        ref = meshrt.new_ref(x)
+        how(ref.at[at].bitcast(np.int16))
+        return ref[...]
+
+    add = lambda view: meshrt.ref.addupdate(view, ..., jnp.ones(view.shape, np.int16))
+    x, at = np.arange(8, dtype=np.int32).reshape(4, 2), np.array([1, 1])
+    with pytest.raises(errors.UnsupportedError, match="int32 elements viewed as int16 behind an array of indices"):
+        meshrt.jit(lambda x: f(x, at, add))(x)
+    wanted = x.copy()
+    wanted[:2].view(np.int16)[...] += 1
+    np.testing.assert_array_equal(meshrt.jit(lambda x: f(x, slice(0, 2), add))(x), wanted)
