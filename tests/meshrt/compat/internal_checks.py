@@ -186,6 +186,9 @@ def sequences():
         lambda: {k: len(v) for k, v in dtypes._dtype_kinds.items()},
         lambda: core.canonicalize_shape((2, np.int64(3))),
         lambda: core.canonicalize_shape((2.0, 3)),
+        lambda: [core.divide_shape_sizes((4, 3), shape) for shape in ((2,), (12,), (3, 1))],
+        lambda: [core.is_dim(v) for v in (3, np.int32(3), 2.0, "3", np.ones(2))],
+        lambda: dtypes.check_and_canonicalize_user_dtype(None, "f"),
     )
     calls = []
 
@@ -382,6 +385,12 @@ def structures_of_ones_own():
         lambda: api_util.donation_vector((0,), ("z",), jax.tree.structure(((1,), {"k": 1, "z": Number(3)}))),
         lambda: api_util.donation_vector((), ("k",), jax.tree.structure(((1,), {}))),
     )
+    nested = jax.tree.structure(((Number(1), 2), 3))
+    for prefix, leaves in (((0, 0), [7, 8]), (0, [None]), ((0, 0, 0), [7, 8, 9])):
+        try:
+            print(tree_util.broadcast_flattened_prefix_with_treedef(leaves, jax.tree.structure(prefix), nested))
+        except ValueError:
+            print("no prefix")
 
 
 def placed_parts():
