@@ -211,6 +211,14 @@ def leaf_counts(prefix: Any, structure: Any, is_leaf: IsLeaf = None) -> list[int
     return counts
 
 
+def structure_counts(prefix: Any, structure: Any) -> list[int]:
+    """As `leaf_counts`, of a prefix of which only the structure is known."""
+    counts: list[int] = []
+    if not _covers(prefix, structure, counts):
+        raise errors.TreeError(f"{prefix} is no prefix of {structure}")
+    return counts
+
+
 def _covers(prefix: Any, structure: Any, counts: list[int]) -> bool:
     """Whether one structure is a prefix of the other; `counts` gets the number of leaves that each leaf of it stands
     for."""

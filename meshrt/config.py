@@ -56,11 +56,12 @@ class Field(NamedTuple):
     optional: bool = False
     minimum: int | None = None
     maximum: int | None = None
+    variable: str = ""  # of a program's own setting, which is not named by ours
 
     @property
     def env(self) -> str:
         """The environment variable that initialises this setting."""
-        return f"MESHRT_{self.name.upper()}"
+        return self.variable or f"MESHRT_{self.name.upper()}"
 
     def check(self, value: Any) -> Any:
         """`value` as this field's type; ConfigError if it cannot be."""

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from meshrt.compat.internal_names import TABLES
+from meshrt.compat.internal_names import homes as internal_homes
+
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = [p for room in ("meshrt", "propagation", "collectives") for p in sorted((ROOT / room).rglob("*.py"))]
 # Of jaxlib anybody may use MLIR's bindings, the dialects of kernels and the number of the version.
@@ -53,6 +56,11 @@ def is_forbidden(path: Path, name: str) -> bool:
 def test_no_product_file_imports_jax_or_jaxlibs_private_modules():
     found = [f"{path} imports {name}" for path in PRODUCT for name in imports(path) if is_forbidden(path, name)]
     assert found == [], "go through meshrt.xla"
+
+
+def test_names_that_are_looked_up_by_tables_go_through_the_doors_too():
+    homes = [home.partition(":")[0] for name in TABLES for home in internal_homes(name).values()]
+    assert [home for home in homes if is_private(home)] == [] and "meshrt.xla.jaxlib_modules" in homes
 
 
 def test_only_the_doors_have_a_key():

@@ -294,8 +294,10 @@ def _compared(earlier: _Program, later: _Program, hook: Hook, topology: str | No
     # Start-up time, as above.
     from meshrt.inspect.compared_programs import side_apart, side_of
     from meshrt.inspect.comparing import compare_sides
-    from meshrt.inspect.target import parse_sizes
+    from meshrt.inspect.target import parse_sizes, split_target
 
+    if later.numbers is not None and split_target(earlier.target) and split_target(later.target):
+        raise click.UsageError("--sizes goes with files of exported functions; functions have those of their arguments")
     sizes = None if later.numbers is None else parse_sizes(later.numbers)
     before = side_apart(earlier.target, earlier.mesh or later.mesh, hook, earlier.annotations, limits, sizes)
     after = side_of(later.target, later.mesh, hook, later.annotations, limits, sizes)

@@ -105,14 +105,13 @@ TABLES: dict[str, str] = {
     "_src.lax.linalg": "meshrt.primitives.householder: geqp3 geqrf geqrf_p",
     "_src.lib": """
         jaxlib.mlir: mlir=
-        jaxlib.utils: utils=
-        jaxlib.weakref_lru_cache: weakref_lru_cache=
-        jaxlib.cpu_feature_guard: cpu_feature_guard=
-        jaxlib.lapack: lapack=
+        meshrt.xla.jaxlib_modules: cpu_feature_guard lapack utils weakref_lru_cache xla_client
+        meshrt.xla.jaxlib_modules: _jax=xla_client._xla ffi=xla_client._xla.ffi guard_lib=xla_client._xla.guard_lib
+        meshrt.xla.jaxlib_modules: hlo=xla_client.hlo ifrt_version=xla_client._ifrt_version
+        meshrt.xla.jaxlib_modules: jax_jit=xla_client._xla.jax_jit jaxlib_extension_version=xla_client._version
+        meshrt.xla.jaxlib_modules: pytree=xla_client._xla.pytree
         jaxlib.version: version_str=__version__
         meshrt.xla.jaxlib_api: version=VERSION
-        jaxlib.xla_client: _jax=_xla ffi=_xla.ffi guard_lib=_xla.guard_lib hlo ifrt_version=_ifrt_version
-        jaxlib.xla_client: jax_jit=_xla.jax_jit jaxlib_extension_version=_version pytree=_xla.pytree xla_client=
     """,
     "_src.lib.mlir": """
         jaxlib.mlir.ir: ir=
@@ -217,7 +216,7 @@ TABLES: dict[str, str] = {
         meshrt.extend.backend: backend_xla_version backends
         meshrt.environment: host_id
         meshrt.runtime.backend: local_device_count process_indices
-        jaxlib.xla_client: xla_client=
+        meshrt.xla.jaxlib_modules: xla_client
     """,
 }
 

@@ -56,4 +56,5 @@ class JoinedModule(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*vars(self)["_homes"], *dir(vars(self)["_base"])})
+        base = vars(self)["_base"]
+        return sorted({*vars(self)["_homes"], *(() if base is None else dir(base))})

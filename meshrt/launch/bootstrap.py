@@ -201,12 +201,15 @@ def _check_module(name: str) -> None:
     import importlib.util  # start-up time: for modules only, and runpy needs it
 
     try:
-        found = importlib.util.find_spec(name) is not None
+        found = importlib.util.find_spec(name)
+        if found is not None and found.submodule_search_locations is not None:  # a package, of which this is run
+            name = f"{name}.__main__"
+            found = importlib.util.find_spec(name)
     except ModuleNotFoundError as e:
         if not f"{name}.".startswith(f"{e.name}."):
             raise
-        found = False
-    if not found:
+        found = None
+    if found is None:
         why = f"there is no module {name} for {sys.executable} on this host (processes start in {os.getcwd()})"
         _end_unstarted("ModuleNotFoundError", f"{why}; a script is given without -m")
 

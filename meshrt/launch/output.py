@@ -7,6 +7,7 @@ import os
 import re
 import select
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -62,11 +63,15 @@ def picture(line: bytes) -> bytes:
 
 
 class Console:
-    """The launcher's own stdout and stderr, written line by line so that lines of several ranks never mix."""
+    """The launcher's own stdout and stderr, written line by line so that lines of several ranks never mix.
+
+    `alone` is held while something is written or drawn: threads of servers tell of strangers here.
+    """
 
     def __init__(self, out: BinaryIO | None = None, err: BinaryIO | None = None):
         self._streams = {"stdout": out or _own(sys.stdout), "stderr": err or _own(sys.stderr)}
         self.closed = False
+        self.alone = threading.RLock()
         self.before_writing: Callable[[], None] | None = None  # takes away what is drawn below the lines
 
     def move(self, former: BinaryIO, stream: BinaryIO) -> None:
@@ -76,6 +81,10 @@ class Console:
     def write(self, stream: str, prefix: str, lines: list[bytes]) -> None:
         """Writes `lines` behind ``[prefix] ``. When the reader has gone (``| head``), `closed` becomes true; a stream
         that cannot be written for another reason (a full disk) ends there, with a word on the other one."""
+        with self.alone:
+            self._write(stream, prefix, lines)
+
+    def _write(self, stream: str, prefix: str, lines: list[bytes]) -> None:
         target = self._streams[stream]
         if self.closed or not lines or target is None:
             return

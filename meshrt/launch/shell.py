@@ -274,7 +274,8 @@ class _Shell:
         """Waits for the next thing to happen and turns it into events."""
         due = min(self._deadlines.values(), default=None)
         if self._view is not None:
-            self._view.turn()
+            with self._console.alone:
+                self._view.turn()
             due = self._view.due if due is None else min(due, self._view.due)
         before = self._clock()
         reports = self._engine.wait(None if due is None else max(0.0, due - before), wakeups)

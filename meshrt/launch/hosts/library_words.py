@@ -3,12 +3,14 @@
 It writes to the descriptor of stderr, and has no hook: of connections that fail before there is a call, and with bytes
 that came from whoever connected. On a terminal these could be control characters, or pass for lines of somebody else.
 So while a coordinator runs, that descriptor is a pipe whose lines are shown as what they are, and seldom; Python's own
-`sys.stderr`, and the launcher's, go where it led before.
+`sys.stderr`, and the launcher's, go where it led before. A process that is aborted reads no pipe any more: where it was
+then is told by faulthandler.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import os
 import re
@@ -42,6 +44,8 @@ def apart(console: Console, tell: Callable[[str], None]) -> Iterator[None]:
     read_end, write_end = os.pipe()
     os.dup2(write_end, _STDERR)
     os.close(write_end)
+    faulty = faulthandler.is_enabled()
+    faulthandler.enable(own)
     sys.stderr = io.TextIOWrapper(own, former.encoding, former.errors, line_buffering=True)
     console.move(former.buffer, own)
     reader = threading.Thread(target=_read, args=(read_end, tell), name="meshrt-grpc-words", daemon=True)
@@ -52,6 +56,9 @@ def apart(console: Console, tell: Callable[[str], None]) -> Iterator[None]:
         os.dup2(own.fileno(), _STDERR)  # the last writer's end of the pipe
         reader.join(1.0)
         console.move(own, former.buffer)
+        faulthandler.disable()
+        if faulty:
+            faulthandler.enable(former)
         moved, sys.stderr = sys.stderr, former
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             moved.close()

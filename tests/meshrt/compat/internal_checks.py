@@ -186,6 +186,9 @@ def sequences():
         lambda: {k: len(v) for k, v in dtypes._dtype_kinds.items()},
         lambda: core.canonicalize_shape((2, np.int64(3))),
         lambda: core.canonicalize_shape((2.0, 3)),
+        lambda: [core.divide_shape_sizes((4, 3), shape) for shape in ((2,), (12,), (3, 1))],
+        lambda: [core.is_dim(v) for v in (3, np.int32(3), 2.0, "3", np.ones(2))],
+        lambda: dtypes.check_and_canonicalize_user_dtype(None, "f"),
     )
     calls = []
 
@@ -335,9 +338,89 @@ def quantised():
     print(shape_normalization(jnp.arange(24.0).reshape(2, 3, 4), ((0,), (2,)))[0, :, 0])
 
 
+def noted_errors():
+    from jax._src import error_check
+
+    @jax.jit
+    def checked(x):  # the first that is ever checked here: in a trace
+        error_check.set_error_if(x < 0, "negative")
+        error_check.set_error_if(x > 9, "large")
+        return x + 1
+
+    def noted(x):
+        checked(np.float32(x))
+        return error_check.raise_if_error()
+
+    def inside():
+        with error_check.error_checking_context():
+            checked(np.float32(-1))  # which notes it outside, where it was traced
+            error_check.raise_if_error()
+
+    def member(x):
+        error_check.set_error_if(x < 0, "a slope's")
+        return x
+
+    show(lambda: noted(-1), lambda: noted(1), lambda: noted(10), inside, error_check.raise_if_error, length=5)
+    show(lambda: jax.grad(member)(-1.0), error_check.raise_if_error, error_check.raise_if_error, length=5)
+
+
+class Number:
+    """A class that takes nothing but numbers."""
+
+    def __init__(self, value):
+        if not isinstance(value, int):
+            raise TypeError("no number")
+        self.value = value
+
+
+jax.tree_util.register_pytree_node(Number, lambda n: ((n.value,), None), lambda _, children: Number(*children))
+
+
+def structures_of_ones_own():
+    whole = jax.tree.structure({"a": Number(1), "b": [1, 2]})
+    show(
+        lambda: api.flatten_axes("q", whole, {"a": 0, "b": None}),
+        lambda: api.flatten_axes("q", whole, {"a": Number(1), "b": [None, 1]}),
+        lambda: api.flatten_axes("q", whole, 5),
+        lambda: api_util.donation_vector((0,), ("z",), jax.tree.structure(((1,), {"k": 1, "z": Number(3)}))),
+        lambda: api_util.donation_vector((), ("k",), jax.tree.structure(((1,), {}))),
+    )
+    nested = jax.tree.structure(((Number(1), 2), 3))
+    for prefix, leaves in (((0, 0), [7, 8]), (0, [None]), ((0, 0, 0), [7, 8, 9])):
+        try:
+            print(tree_util.broadcast_flattened_prefix_with_treedef(leaves, jax.tree.structure(prefix), nested))
+        except ValueError:
+            print("no prefix")
+
+
+def placed_parts():
+    from jax._src.lax import lax as internal
+    from jax._src.numpy import util as numpy_util
+
+    wide, P = np.dtype("float32"), jax.sharding.PartitionSpec
+    explicit = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    auto = jax.sharding.NamedSharding(jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,)), P("x"))
+    for convert in (internal._convert_element_type, jax.jit(internal._convert_element_type, static_argnums=(1, 2, 3))):
+        print(convert(jnp.arange(4), wide, False, auto).sharding.spec)
+        with jax.set_mesh(explicit):
+            split = jax.sharding.NamedSharding(explicit, P("x"))
+            print(jax.typeof(convert(jnp.arange(4), wide, False, split)))
+    with jax.set_mesh(explicit):
+        print(
+            jax.typeof(
+                numpy_util._broadcast_to(jnp.arange(4), (3, 4), jax.sharding.NamedSharding(explicit, P(None, "x")))
+            )
+        )
+    for told in (True, False):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            print(internal._convert_element_type(jnp.array([2j, 1]), wide, warn_on_complex_to_real_cast=told))
+        print([w.category.__name__ for w in heard])
+
+
 CHECKS = (
-    effects_of_ones_own, quantised, attributes, parts_of_lax, source_maps, documents, programs, references, shardings,
-    settings, sequences, arguments, stacks, sizes, rules,
+    noted_errors, structures_of_ones_own, placed_parts, effects_of_ones_own, quantised, attributes, parts_of_lax,
+    source_maps, documents, programs, references, shardings, settings, sequences, arguments, stacks, sizes, rules,
 )  # fmt: skip
 for check in CHECKS:
     check()

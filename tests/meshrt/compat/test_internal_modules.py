@@ -74,6 +74,40 @@ for name in ("jax._src.nothing", "jax._src.util.nothing"):
     )
 
 
+def test_all_names_of_a_module_that_is_not_here_are_an_import_error():
+    passes(
+        INSTALL
+        + """
+import jax, meshrt.errors
+for line in ("from jax._src.cache_key import *", "from jax._src.cache_key import get", "import jax._src.nothing"):
+    try: exec(line)
+    except ImportError as e: assert "jax._src." in str(e), e
+    else: raise SystemExit(line)
+import jax._src.shard_alike, jax._src.util
+assert dir(jax._src.shard_alike) == ["shard_alike"] and "safe_map" in dir(jax._src.util)
+"""
+    )
+
+
+def test_settings_of_a_programs_own_name_the_variable_that_initialises_them():
+    passes(
+        """
+import os
+os.environ["A_COUNT"] = "4"
+"""
+        + INSTALL
+        + """
+import jax
+from jax._src import config
+count = config.int_state("a_count", 3, "how many")
+assert count.value == 4
+try: jax.config.update("a_count", "x")
+except ValueError as e: assert "the environment variable A_COUNT." in str(e), e
+else: raise SystemExit(1)
+"""
+    )
+
+
 CASES = """
 import operator, sys
 import numpy as np

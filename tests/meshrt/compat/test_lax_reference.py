@@ -5,8 +5,10 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from jax._src import core as jax_core
 from jax._src.internal_test_util import lax_test_util as judge
 
+from meshrt.compat.layer._src import core as our_core
 from meshrt.compat.layer._src import lax_reference
 from meshrt.compat.layer._src.internal_test_util import lax_test_util
 
@@ -89,3 +91,20 @@ def test_windows(padding, stride):
     assert lax_reference.padtype_to_pads((7,), (3,), (stride,), padding) == jax.lax.padtype_to_pads(
         (7,), (3,), (stride,), padding
     )
+
+
+EDGES = np.float32([0.5, -0.5, 1.5, 2.5, 0.49999997, 8388609.0, -8388609.0, np.inf, np.nan])
+
+
+def test_halves_and_quotients_that_do_not_fit():
+    away = jax.lax.RoundingMethod.AWAY_FROM_ZERO
+    np.testing.assert_array_equal(lax_reference.round(EDGES), jax.lax.round(EDGES, away))
+    for dtype in (np.int8, np.int32):
+        operands = np.array([np.iinfo(dtype).min, 7, -7], dtype), np.array([-1, -2, 2], dtype)
+        np.testing.assert_array_equal(lax_reference.div(*operands), jax.lax.div(*operands))
+
+
+def test_sizes_that_do_not_divide_are_refused():
+    for core in (jax_core, our_core):
+        with pytest.raises(core.InconclusiveDimensionOperation, match="Cannot divide evenly the sizes of shapes"):
+            core.divide_shape_sizes((5,), (2,))

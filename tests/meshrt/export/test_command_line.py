@@ -184,7 +184,9 @@ def test_symbolic_sizes_are_shown_with_numbers(tmp_path, monkeypatch, meshrt_doe
     (tmp_path / "f.mlir").write_text(meshrt.jit(product).lower(X).as_text())
     assert "is no exported function" in meshrt_does("inspect", "f.mlir", "--sizes", "b=1", code=2)
     (tmp_path / "f.py").write_text("")
-    assert "--sizes goes with files" in meshrt_does("inspect", "f.py:f", "--mesh", "a=1", "--sizes", "b=1", code=2)
+    asked = ("inspect", "f.py:f", "--mesh", "a=1", "--sizes", "b=1")
+    assert "--sizes goes with files" in meshrt_does(*asked, code=2)
+    assert "--sizes goes with files" in meshrt_does(*asked, "--against", "f.py:g", code=2)
 
 
 def test_files_that_run_export_cannot_read_are_named(tmp_path, monkeypatch, meshrt_does):

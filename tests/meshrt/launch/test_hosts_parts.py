@@ -411,3 +411,18 @@ def test_a_coordinator_takes_the_connections_of_many_hosts_and_its_children_have
     assert result.code == 0, result.err
     hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1 << 18)
     assert result.out == f"[local0:0] rank 200 agent 200 coordinator {hard}\n"
+
+
+ABORTED = """
+import os
+from meshrt.launch.hosts import library_words
+from meshrt.launch.output import Console
+with library_words.apart(console := Console(), console.say):
+    os.abort()
+"""
+
+
+def test_a_coordinator_that_is_aborted_says_where_it_was():
+    done = subprocess.run([sys.executable, "-c", ABORTED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in done.stderr and 'File "<string>", line 6' in done.stderr

@@ -212,12 +212,13 @@ def test_a_reader_that_leaves_ends_the_job(launch):
     process.stderr.close()
 
 
-@pytest.mark.parametrize("name", ["none", "none.such", "pack.none", "pack.one.none"])
+@pytest.mark.parametrize("name", ["none", "none.such", "pack.none", "pack.one.none", "pack"])
 def test_a_module_that_is_not_there_is_one_line_and_nothing_is_started_again(launch, name):
     (launch.folder / "pack").mkdir()
     for file in ("__init__.py", "one.py"):
         (launch.folder / "pack" / file).write_text("")
     result = launch("--max-restarts", 3, "-m", name)
+    name = "pack.__main__" if name == "pack" else name  # which is what is run of a package
     assert result.code == 78 and "Traceback" not in result.err and "starting again" not in result.err
     shown, report, *_ = result.err.splitlines()
     assert shown.startswith(f"[0] meshrt launch: there is no module {name} for {sys.executable} on this host (")

@@ -8,6 +8,8 @@ import pty
 import re
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 
 from rich.console import Console as Terminal
@@ -15,6 +17,7 @@ from rich.console import Console as Terminal
 from meshrt.launch import wire
 from meshrt.launch.metrics import Board
 from meshrt.launch.model import Phase, Policy, State
+from meshrt.launch.output import Console
 from meshrt.launch.view import View, summary, table
 
 STATE = State(Policy(3), Phase.RUNNING, live=frozenset({0, 1, 2}), joining=frozenset({1}), meshed=frozenset({0}))
@@ -99,3 +102,23 @@ def test_on_a_terminal_lines_stay_whole_above_the_table(tmp_path):
     text = found.decode()
     assert [int(n) for n in re.findall(r"line (\d+) ends\r\n", text)] == list(range(12))
     assert "steps/s" in text and "\x1b[?25h" in text  # a table was drawn; the cursor is shown again
+
+
+def test_lines_of_several_threads_come_one_after_another_and_never_into_what_is_drawn():
+    happened = []
+
+    class Slow(io.BytesIO):
+        def write(self, data):
+            happened.append("begun")
+            time.sleep(0.05)
+            happened.append("written")
+            return super().write(data)
+
+    console = Console(io.BytesIO(), Slow())
+    console.before_writing = lambda: happened.append("hidden")
+    threads = [threading.Thread(target=console.say, args=("a stranger came",)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert happened == ["hidden", "begun", "written"] * 3

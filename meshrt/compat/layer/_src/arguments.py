@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import spread_over
 from meshrt.core.told import Told
 from meshrt.extend.linear_util import transformation2
 from meshrt.transforms.arguments import fun_name, signature_of
@@ -45,8 +46,8 @@ def donation_vector(
     parts = list(tree_util.treedef_children(args))
     given = {n % len(parts) if n < 0 and parts else n for n in donate_argnums}
     flags = [i in given for i, part in enumerate(parts) for _ in range(part.num_leaves)]
-    names = [] if kwargs.num_leaves == 0 else list(tree_util.tree_unflatten(kwargs, [0] * kwargs.num_leaves))
-    for name, part in zip(names, tree_util.treedef_children(kwargs)):
+    names = (kwargs.node_data() or (dict, ()))[1]  # of a dict: its keys in the order of its children
+    for name, part in zip(names, tree_util.treedef_children(kwargs), strict=True):
         flags += [name in donate_argnames] * part.num_leaves
     return tuple(flags)
 
@@ -103,9 +104,8 @@ def argnums_partial(
 
 def flatten_axes(name: str, treedef: Any, axis_tree: Any, *, kws: bool = False, tupled_args: bool = False) -> list[Any]:
     """The leaves of a prefix of a structure, each for all leaves below it. ValueError for what is no prefix."""
-    whole = tree_util.tree_unflatten(treedef, [object()] * treedef.num_leaves)
     try:
-        return list(tree_util.broadcast_prefix(axis_tree, whole, is_leaf=lambda x: x is None))
+        return spread_over(axis_tree, treedef, is_leaf=lambda x: x is None)
     except ValueError:
         raise errors.ArgumentValueError(
             f"{name} specification must be a tree prefix of the corresponding value, got specification {axis_tree} "

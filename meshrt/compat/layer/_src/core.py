@@ -17,7 +17,7 @@ from meshrt.core.trace import EVAL as eval_trace  # noqa: F401
 from meshrt.core.trace import EvalTrace, Tracer, current_trace  # noqa: F401
 from meshrt.core.types import aval_of as get_aval  # noqa: F401
 from meshrt.core.types import aval_of as shaped_abstractify  # noqa: F401
-from meshrt.errors import ConcretizationTypeError, ShardingTypeError  # noqa: F401
+from meshrt.errors import ConcretizationTypeError, InconclusiveDimensionOperation, ShardingTypeError  # noqa: F401
 from meshrt.experimental import cur_qdd  # noqa: F401
 from meshrt.extend import core as _extend
 from meshrt.extend.core.primitives import call_p, closed_call_p  # noqa: F401
@@ -88,7 +88,11 @@ def is_empty_shape(s: Sequence[Any]) -> bool:
 
 def is_dim(v: Any) -> bool:
     """Whether a value may be a size."""
-    return isinstance(v, int | _DimExpr)
+    try:
+        operator.index(v)
+    except Exception:  # arrays that are traced have their own
+        return isinstance(v, _DimExpr)
+    return True
 
 
 def canonicalize_shape(shape: Sequence[Any], context: str = "") -> tuple[Any, ...]:
@@ -103,8 +107,15 @@ def canonicalize_shape(shape: Sequence[Any], context: str = "") -> tuple[Any, ..
 
 
 def divide_shape_sizes(s1: Sequence[int], s2: Sequence[int]) -> int:
-    """How many times as many elements arrays of shape `s1` have as those of `s2`."""
+    """How many times as many elements arrays of shape `s1` have as those of `s2`.
+
+    InconclusiveDimensionOperation if that is no whole number.
+    """
     n, m = math.prod(s1), math.prod(s2)
+    if n != m and n % m:
+        raise InconclusiveDimensionOperation(
+            f"Cannot divide evenly the sizes of shapes {tuple(s1)} and {tuple(s2)}. The remainder {n % m} should be 0."
+        )
     return 1 if n == m else n // m
 
 
@@ -146,8 +157,8 @@ class _AxisEnvironment:
             raise NameError(f"unbound axis name: {axis_name}")
         return self.axis_sizes[axis_name]
 
-    def axis_names(self) -> list[Any]:
-        return list(self.axis_sizes)
+    def axis_names(self) -> tuple[Any, ...]:
+        return tuple(self.axis_sizes)
 
     def empty(self) -> bool:
         return not self.axis_sizes

@@ -11,6 +11,7 @@ from meshrt.core.dimensions.expression import DimExpr
 from meshrt.dtypes import *  # noqa: F403
 from meshrt.dtypes import DType
 from meshrt.dtypes import __all__ as _all
+from meshrt.errors import ArgumentValueError
 from meshrt.numpy.names import missing as _missing
 
 __all__ = [  # noqa: PLE0604
@@ -102,7 +103,9 @@ def coerce_to_array(x: Any, dtype: Any = None) -> np.ndarray:
 
 
 def check_and_canonicalize_user_dtype(dtype: Any, fun_name: str | None = None) -> Any:
-    """A dtype that a user gave, as arrays have it."""
+    """A dtype that a user gave, as arrays have it. ValueError if none is given."""
+    if dtype is None:
+        raise ArgumentValueError("dtype must be specified.")
     return _dtypes.canonicalize_dtype(_dtypes.check_user_dtype(dtype, fun_name))
 
 

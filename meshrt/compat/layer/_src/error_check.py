@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.eager import ensure_compile_time_eval
 from meshrt.core.source import capture
 from meshrt.numpy import any as any_of
 from meshrt.numpy import asarray, full, where
@@ -18,7 +19,7 @@ from meshrt.primitives.references import new_ref
 
 __all__ = ["JaxValueError", "error_checking_context", "raise_if_error", "set_error_if"]
 
-_NO_ERROR = np.iinfo(np.uint32).max
+_NO_ERROR = np.uint32(np.iinfo(np.uint32).max)
 
 
 class JaxValueError(errors.MeshrtError, ValueError):
@@ -26,18 +27,19 @@ class JaxValueError(errors.MeshrtError, ValueError):
 
 
 class _Noted(threading.local):
-    """The number of the first error of this thread, and what each number says."""
+    """The number of the first error of this thread, and the number of each check: what it says, and its line."""
 
     def __init__(self) -> None:
         self.ref: Any = None
-        self.messages: list[tuple[str, str]] = []
+        self.checks: dict[tuple[str, str], int] = {}
 
 
 _noted = _Noted()
 
 
 def _fresh() -> Any:
-    return new_ref(full((), _NO_ERROR, "uint32"))
+    with ensure_compile_time_eval():  # it is there after the trace, too, in which it is needed first
+        return new_ref(full((), _NO_ERROR, "uint32"))
 
 
 def set_error_if(pred: Any, /, msg: str) -> None:
@@ -47,8 +49,7 @@ def set_error_if(pred: Any, /, msg: str) -> None:
     """
     if _noted.ref is None:
         _noted.ref = _fresh()
-    _noted.messages.append((msg, str(capture())))
-    number = np.uint32(len(_noted.messages) - 1)
+    number = np.uint32(_noted.checks.setdefault((msg, str(capture())), len(_noted.checks)))
     now = _noted.ref[...]
     _noted.ref[...] = where((now == _NO_ERROR) & any_of(asarray(pred)), number, now)
 
@@ -60,7 +61,7 @@ def raise_if_error() -> None:
     number = int(_noted.ref[...])
     _noted.ref[...] = full((), _NO_ERROR, "uint32")
     if number != _NO_ERROR:
-        message, where_ = _noted.messages[number]
+        message, where_ = list(_noted.checks)[number]
         raise JaxValueError(f"{message} (checked at {where_})")
 
 

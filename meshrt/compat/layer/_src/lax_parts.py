@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from meshrt import dtypes, lax, numpy
 from meshrt.core.types import aval_of
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.sharding import AxisType, reshard
 
 __all__: list[str] = []
 
@@ -19,14 +21,21 @@ def _convert_element_type(
     operand: Any, new_dtype: Any = None, weak_type: bool = False, sharding: Any = None,
     warn_on_complex_to_real_cast: bool = True,
 ) -> Any:  # fmt: skip
-    """An array in another dtype (None: its own), which is weak if told so."""
+    """An array in another dtype (None: its own), which is weak if told so, and split as `sharding` says."""
     operand = operand.__jax_array__() if hasattr(operand, "__jax_array__") else operand
     own = aval_of(operand)
     dtype = own.dtype if new_dtype is None else dtypes.canonicalize_dtype(new_dtype)
     array = operand if isinstance(operand, numpy.ndarray) else numpy.asarray(operand)
-    if dtypes.issubdtype(array.dtype, np.complexfloating) and not dtypes.issubdtype(dtype, np.complexfloating):
-        array = lax.real(array)
-    return convert_element_type(array, dtype, weak_type)
+    if dtypes.issubdtype(array.dtype, np.complexfloating) and not warn_on_complex_to_real_cast:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+            found = convert_element_type(array, dtype, weak_type)
+    else:
+        found = convert_element_type(array, dtype, weak_type)
+    if sharding is None:
+        return found
+    explicit = AxisType.Explicit in getattr(getattr(sharding, "mesh", None), "axis_types", ())
+    return reshard(found, sharding) if explicit else lax.with_sharding_constraint(found, sharding)
 
 
 def _const(example: Any, val: Any) -> Any:

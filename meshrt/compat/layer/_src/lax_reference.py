@@ -58,7 +58,7 @@ def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-round = _kept(lambda x: np.trunc(x + np.copysign(x.dtype.type(0.5) if x.dtype.kind == "f" else 0.5, x)))
+round = _kept(lambda x: np.trunc(x) + np.copysign(np.absolute(np.modf(x)[0]) >= 0.5, x))  # halves away from zero
 logistic = _kept(lambda x: 1 / (1 + np.exp(-x)))
 rsqrt = _kept(lambda x: 1 / np.sqrt(x))
 imag = np.imag
@@ -93,7 +93,8 @@ def div(lhs: Any, rhs: Any) -> Any:
         return np.divide(lhs, rhs)
     exact = np.floor_divide(np.absolute(lhs.astype(object)), np.absolute(rhs.astype(object)))
     signs = np.sign(lhs.astype(object)) * np.sign(rhs.astype(object))
-    return np.asarray(exact * signs).astype(np.result_type(lhs, rhs))
+    bits = np.asarray(exact * signs) % (1 << 64)  # as the quotient of the least number and -1 does not fit
+    return bits.astype(np.uint64).astype(np.result_type(lhs, rhs))
 
 
 def rem(lhs: Any, rhs: Any) -> Any:

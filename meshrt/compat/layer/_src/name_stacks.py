@@ -17,20 +17,11 @@ class Scope(NamedTuple):
 
     name: str
 
-    def wrap(self, stack: list[str]) -> None:
-        stack.append(self.name)
-
 
 class Transform(NamedTuple):
     """A transformation, whose name stands around those of the scopes within."""
 
     name: str
-
-    def wrap(self, stack: list[str]) -> None:
-        if stack:
-            stack[-1] = f"{self.name}({stack[-1]})"
-        else:
-            stack.append(f"{self.name}()")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +30,16 @@ class NameStack:
 
     stack: tuple[Scope | Transform, ...] = ()
 
+    def _with(self, *entries: Scope | Transform) -> NameStack:
+        return NameStack(self.stack + entries)
+
     def extend(self, name: str) -> NameStack:
         """With a scope within."""
-        return NameStack((*self.stack, Scope(name)))
+        return self._with(Scope(name))
 
     def transform(self, transform_name: str) -> NameStack:
         """With a transformation within."""
-        return NameStack((*self.stack, Transform(transform_name)))
+        return self._with(Transform(transform_name))
 
     def __getitem__(self, idx: Any) -> NameStack:
         found = self.stack[idx]
@@ -55,16 +49,14 @@ class NameStack:
         return len(self.stack)
 
     def __add__(self, other: NameStack) -> NameStack:
-        return NameStack(self.stack + other.stack)
-
-    def __radd__(self, other: NameStack) -> NameStack:
-        return NameStack(other.stack + self.stack)
+        return self._with(*other.stack)
 
     def __str__(self) -> str:
-        names: list[str] = []
-        for entry in reversed(self.stack):
-            entry.wrap(names)
-        return "/".join(reversed(names))
+        path: list[str] = []
+        for kind, name in [(type(entry), entry.name) for entry in reversed(self.stack)]:
+            inside = path.pop(0) if kind is Transform and path else ""
+            path.insert(0, name if kind is Scope else f"{name}({inside})")
+        return "/".join(path)
 
 
 def new_name_stack(name: str = "") -> NameStack:

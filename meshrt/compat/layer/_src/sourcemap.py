@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from meshrt.numpy.names import missing as _missing
@@ -74,6 +74,9 @@ def deserialize_mappings(mappings_str: str) -> Mappings:
     ]
 
 
+_WORDS = {"sources_content": "sourcesContent"}  # what fields are called in files, where that is another word
+
+
 @dataclass(frozen=True)
 class SourceMap:
     """A source map: `mappings` has for each line of the text its segments."""
@@ -93,11 +96,8 @@ class SourceMap:
 
     def to_json(self) -> str:
         """Writes one."""
-        data = {
-            "version": self.version, "sources": self.sources, "sourcesContent": self.sources_content,
-            "names": self.names, "mappings": serialize_mappings(self.mappings),
-        }  # fmt: skip
-        return json.dumps(data)
+        shown = {_WORDS.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
+        return json.dumps({**shown, "mappings": serialize_mappings(self.mappings)})
 
 
 class MappingsGenerator:

@@ -48,8 +48,8 @@ def _declared(
     """A setting; `check` gives the value that it has when it is set to another, or raises."""
     name = name.lower()
     cache = "trace" if include_in_jit_key or include_in_trace_context else "none"
-    field = Field(name, kind, default, cache, " ".join(help.split()), choices, optional)
-    text = os.environ.get(name.upper())
+    field = Field(name, kind, default, cache, " ".join(help.split()), choices, optional, variable=name.upper())
+    text = os.environ.get(field.env)
     if choices and (default if text is None else text) not in (*choices, *([None] if optional else [])):
         raise errors.ConfigError(f'Invalid value "{default if text is None else text}" for JAX flag {name}')
     if text is not None:

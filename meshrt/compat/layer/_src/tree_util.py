@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from meshrt import tree_util as _tree_util
+from meshrt._tree_paths import structure_counts as _structure_counts
+from meshrt._tree_paths import structure_differences as _structure_differences
 from meshrt.numpy.names import missing as _missing
+from meshrt.transforms.high import keys_of as _keys_of
 from meshrt.tree_util import *  # noqa: F403
 from meshrt.tree_util import default_registry as _default
-from meshrt.tree_util import equality_errors as _equality_errors
-from meshrt.tree_util import tree_flatten as _flatten
 from meshrt.tree_util import tree_flatten_with_path as _with_path
-from meshrt.tree_util import tree_unflatten as _unflatten
 
 __all__ = list(_tree_util.__all__)
 
@@ -41,16 +41,15 @@ def treedef_is_strict_leaf(treedef: Any) -> bool:
 
 def equality_errors_pytreedef(tree1: Any, tree2: Any) -> Iterable[Any]:
     """Where two structures differ: path, what either has there, and why they differ."""
-    return _equality_errors(_unflatten(tree1, [object()] * tree1.num_leaves), _unflatten(tree2, [0] * tree2.num_leaves))
+    return _structure_differences(tree1, tree2, _keys_of)
 
 
 def broadcast_flattened_prefix_with_treedef(
     prefix_leaves: list[Any], prefix_treedef: Any, full_treedef: Any
 ) -> list[Any]:
-    """Each leaf of a prefix as often as the whole structure has leaves below it."""
-    whole = _unflatten(full_treedef, [0] * full_treedef.num_leaves)
-    pairs = zip(prefix_leaves, prefix_treedef.flatten_up_to(whole), strict=True)
-    return [leaf for leaf, below in pairs for _ in _flatten(below)[0]]
+    """Each leaf of a prefix as often as the whole structure has leaves below it. ValueError if it is no prefix."""
+    counts = _structure_counts(prefix_treedef, full_treedef)
+    return [leaf for leaf, count in zip(prefix_leaves, counts, strict=True) for _ in range(count)]
 
 
 _own = (

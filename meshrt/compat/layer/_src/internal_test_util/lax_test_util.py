@@ -26,7 +26,7 @@ default_dtypes = float_dtypes + int_dtypes
 number_dtypes = float_dtypes + complex_dtypes + int_dtypes + uint_dtypes
 all_dtypes = number_dtypes + bool_dtypes
 python_scalar_types = [bool, int, float, complex]
-compatible_shapes = [[(3,)], [(3, 4), (3, 1), (1, 4)], [(2, 3, 4), (2, 1, 4)]]
+compatible_shapes = [[(5,)], [(2, 5), (2, 1), (1, 5)], [(3, 2, 5), (3, 1, 5)]]
 
 
 class OpRecord(NamedTuple):

@@ -78,7 +78,7 @@ def promote_shapes(fun_name: str, *args: Any) -> list[Any]:
 
 
 def _broadcast_to(arr: Any, shape: int | Sequence[int], sharding: Any = None) -> Any:
-    return broadcast_to(arr, shape)
+    return broadcast_to(arr, shape, out_sharding=sharding)
 
 
 __getattr__ = _missing("jax._src.numpy.util", __all__)

@@ -13,7 +13,7 @@ __all__ = ["discharge_state", "run_state", "run_state_reference"]
 
 
 def discharge_state(
-    closed_jaxpr: Any, *consts: Any, should_discharge: bool | Sequence[bool] = True, lower: bool = True
+    closed_jaxpr: Any, *, should_discharge: bool | Sequence[bool] = True, lower: bool = True
 ) -> ClosedJaxpr:
     """The program without references, which gives after its results what each of them holds in the end."""
     return _discharge_state(closed_jaxpr, should_discharge)
