@@ -59,6 +59,8 @@ CASES = {
     "constants beside a mesh": (lambda p: lambda a, b: p.lib.numpy.arange(3), ("Auto", 4), None),
     "constants of a type": (lambda p: lambda a, b: p.lib.numpy.full(a.shape, 2.0), 1, ("Auto", 0)),
     "like one of a device": (lambda p: lambda a, b: p.lib.numpy.zeros_like(a), 3, None),
+    "all elements replaced": (lambda p: lambda a, b: a.at[:].set(2.0), 3, None),
+    "all elements of a mesh replaced": (lambda p: lambda a, b: a.at[...].set(2.0), ("Auto", 4), 1),
 }
 
 
@@ -188,6 +190,17 @@ def test_arrays_are_made_off_the_mesh_in_context(name, place, kind):
             out = ELSEWHERE[name](lib, x)
             found.append((place_of(out), np.asarray(out).tolist()))
             assert lib.sharding.get_mesh() == p.mesh(kind, 0)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("place", [5, ("Auto", 4)], ids=str)
+@pytest.mark.parametrize("index", [slice(None), ..., slice(0, 8)], ids=str)
+def test_what_replaces_all_elements_lies_where_they_did(index, place):
+    found = []
+    for lib in (meshrt, jax):
+        x = Places(lib).on(place)
+        outs = [x.at[index].set(2.0), x.at[index].set(lib.numpy.ones(8)), x[0].at[()].set(1.0)]
+        found.append([(place_of(out), str(getattr(out.sharding, "spec", "")), out.tolist()) for out in outs])
     assert found[0] == found[1]
 
 
