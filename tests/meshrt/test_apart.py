@@ -212,3 +212,16 @@ def test_rows_lie_where_their_array_does(place):
         rows = list(x)
     assert [float(row) for row in rows] == X.tolist()
     assert all(row.devices() == x.devices() for row in rows)
+
+
+def test_what_differs_between_calls_whose_arguments_lie_apart_is_named():
+    p = Places(meshrt)
+    step = meshrt.jit(lambda a, b: a + 1)
+    step(p.on(1), p.on(3))
+    assert not meshrt.explain_cache_miss(step)(p.on(1), p.on(3))
+    for place, said in ((5, "was cpu [3], now cpu [5]"), (("Auto", 4), "now cpu [4, 5, 6, 7] by P('x',)")):
+        miss = meshrt.explain_cache_miss(step)(p.on(1), p.on(place))
+        assert (miss.layer, miss.components) == ("dispatch", ("place",))
+        assert "place of argument b: " in str(miss) and said in str(miss)
+    miss = meshrt.explain_cache_miss(step)(p.on(2), p.on(3))
+    assert (miss.layer, miss.components) == ("load", ("devices",)), str(miss)

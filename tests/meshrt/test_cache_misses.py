@@ -59,6 +59,7 @@ CASES = {
         lambda: (jnp.asarray(ones(4)),), lambda: (meshrt.device_put(ones(4), meshrt.devices()[0]),),
         "dispatch", "committed",
     ),
+    "place": (lambda: (ones(4),), lambda: (jnp.asarray(ones(4)),), "dispatch", "place"),
 }  # fmt: skip
 
 
