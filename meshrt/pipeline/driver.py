@@ -299,9 +299,9 @@ class Driver:
         """What a call needs that is not there, and why; nothing is made."""
 
         def missing(wanted: Wanted, _: Any) -> CacheMiss:
-            first, devices = self._layer(wanted)
-            layer = None if first == "dispatch" and key in self.calls else first
-            return self._miss(layer, self._call(trace_key(wanted), wanted.arg_shardings, devices, leaves))
+            layer, devices = self._layer(wanted)
+            call = self._call(trace_key(wanted), wanted.arg_shardings, devices, leaves)
+            return self._miss(None if key in self.calls else layer, call)
 
         try:
             return where_needed(lambda x, taken: self._known(x, tree, static, taken), missing, leaves, self.options)

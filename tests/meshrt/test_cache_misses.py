@@ -80,6 +80,18 @@ def test_b04_exactly_what_differs_is_named(first, then, layer, component):
     assert meshrt.explain_cache_miss(f)(*then()).layer is None
 
 
+def test_calls_over_references_are_known():
+    total = meshrt.new_ref(jnp.zeros(4))
+
+    def add(x):
+        total[...] += x
+
+    f = meshrt.jit(add)
+    f(ones(4))
+    assert not meshrt.explain_cache_miss(f)(ones(4))
+    assert meshrt.explain_cache_miss(f)(ones(1)).layer == "trace"
+
+
 def test_b04_static_arguments():
     f = meshrt.jit(lambda x, n, flag: x * n, static_argnums=1, static_argnames="flag")
     f(ones(2), 2, flag=True)
