@@ -18,8 +18,8 @@ beside a gradient that is not: there the argument is gathered before it is used,
 And one where loops inside loops gather the rows of a split argument, all of them in each turn of the outer loop: there
 the argument is gathered before it is used (`walked_arguments.py`).
 
-And one where contractions gather over and over what follows from one another: there every device computes all of it
-(`replicated_chains.py`).
+And one where operations (contractions, sorts, slices, ...) move over and over what follows from one another: there it
+is gathered once, and every device computes all of it (`replicated_chains.py`).
 
 And one of the program rewritten, where a split dimension holds parts that something cuts (`equal_parts.py`).
 

@@ -2,10 +2,10 @@
 
 An optimiser that orthogonalises a split matrix multiplies it with itself many times, and each product of a split matrix
 with a split matrix gathers one. If the first operand is gathered once, and all devices compute all that follows from it
-alone, nothing more is sent. So it is where an array is sorted, sliced and turned, and each of these operations moves
-it. That takes more arithmetic, so it is worth trying only where less time goes into what
-devices do in common than into the bytes that are saved. Without a topology that is known of no device: it is reckoned
-for the default of `Topology`, where arithmetic is cheap. Virtual CPU devices, which share cores, are slower by it.
+alone, nothing more is sent. The same holds where an array is sorted, sliced and turned, and each of these operations
+moves it. That takes more arithmetic, so it is worth trying only where less time goes into what devices do in common
+than into the bytes that are saved. Without a topology that is known of no device: it is reckoned for the default of
+`Topology`, where arithmetic is cheap. Virtual CPU devices, which share cores, are slower by it.
 
 Found are *roots*, operands of an operation that gathers, and the *cone* of each: all that is computed from them and
 from what is whole already, through loops and calls. Where the operations of a cone send more than its roots' gathers

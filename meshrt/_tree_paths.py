@@ -304,10 +304,11 @@ def _kind_of(structure: Any) -> str:
 
 
 def _keys_of(kind: type, data: Any) -> list[str] | None:
-    """The keys of a structure's node if it is a mapping, as `_simple_key` says them."""
-    if not issubclass(kind, dict):
-        return None
-    return [str(k) for k in (data[1] if issubclass(kind, collections.defaultdict) else data)]
+    """The keys of a structure's node if it is a mapping, as `_simple_key` says them. Of a class that somebody
+    registered nobody knows what its metadata say, though it is derived from dict."""
+    if kind in (dict, collections.OrderedDict):
+        return [str(k) for k in data]
+    return [str(k) for k in data[1]] if kind is collections.defaultdict else None
 
 
 def _describe_structure(structure: Any) -> str:

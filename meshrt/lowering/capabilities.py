@@ -73,7 +73,7 @@ class BackendCapabilities:
         if not self.takes_dialect(dialect):
             return False
         written = None if version is None else _number(version)
-        if written is not None and not _number(self.oldest) <= written <= _number(self.newest_version):
+        if written is not None and not _number(self.oldest_version) <= written <= _number(self.newest_version):
             return False
         if op is None:
             return True
@@ -86,6 +86,11 @@ class BackendCapabilities:
             return False
         first = _number(_FIRST_VERSIONS.get(name, "0.9.0"))
         return first <= (_number(self.newest_version) if written is None else written)
+
+    @property
+    def oldest_version(self) -> str:
+        """The oldest version of StableHLO that it reads, as a number."""
+        return _current() if self.oldest == "current" else self.oldest
 
     @property
     def newest_version(self) -> str:
@@ -251,10 +256,10 @@ def _row(platform: str, said: tuple[tuple[str, str], ...], configs: str | None) 
         path = folder / f"{platform}.toml"
         if path.is_file():
             row = replace(row, **_read(path))
-            if _number(row.oldest) > _number(row.newest_version):
+            if _number(row.oldest_version) > _number(row.newest_version):
                 raise errors.ConfigError(
-                    f"{path}: the oldest version of StableHLO that the compiler for {platform} reads, {row.oldest}, is "
-                    f"above the newest, {row.newest_version}"
+                    f"{path}: the oldest version of StableHLO that the compiler for {platform} reads, "
+                    f"{row.oldest_version}, is above the newest, {row.newest_version}"
                 )
     return row
 

@@ -223,9 +223,9 @@ def _update_window(x: Any, values: Any, window: StaticSlicePlan, plan: GatherPla
     whole = StaticSlicePlan(window.starts, window.limits, None, (), (), (), sizes)
     window = static_slice(x, whole)
     values = _as_split(combine(window, values), aval_of(window))
-    if sizes == x.shape:
-        return values
-    dtype = np.dtype("int32") if max(map(guessed, x.shape)) <= np.iinfo(np.int32).max else np.dtype("int64")
+    if sizes == x.shape and combine is not _second:
+        return values  # (What is `_second` does not depend on `x`, where the result is to lie: it is written there.)
+    dtype = np.dtype("int32") if max(map(guessed, x.shape), default=0) <= np.iinfo(np.int32).max else np.dtype("int64")
     return dynamic_update_slice_p.bind(x, values, *(size_as(s, dtype) for s in starts))
 
 

@@ -40,14 +40,14 @@ from meshrt.pipeline.inspections import answer, answer_on_one_device
 from meshrt.pipeline.keys import ProgramKey, SharedTraces, TraceKey, keep_latest, note_used
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered, lower
-from meshrt.pipeline.misses import CacheMiss, Call, History, call_of, explained
+from meshrt.pipeline.misses import NOWHERE, CacheMiss, Call, History, call_of, explained
 from meshrt.pipeline.options import CompilerOptions, JitOptions
 from meshrt.pipeline.partitioned import options_for, partition
 from meshrt.pipeline.placement import Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
 from meshrt.pipeline.road import Road
-from meshrt.pipeline.staged import Staged, StagedCall, Taken, anyhow, only, passes_over, trace_key, where_needed
+from meshrt.pipeline.staged import APART, Staged, StagedCall, Taken, only, trace_key, types_alone, where_needed
 from meshrt.pipeline.stateful import StatefulEntry, StatefulProgram, held, types_of
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.structures import Call as ShortCall
@@ -193,16 +193,10 @@ class Driver:
     def staged(self, leaves: Sequence[Any], tree: Any, static: Static, *, ahead: bool = False) -> Staged:
         """`begin` and `finish`; no `StagedCall` of a program over references, which finds out by itself."""
 
-        def attempt(taken: Taken) -> Staged:
-            wanted, record = self.begin(leaves, tree, static, taken)
-            if taken is None and passes_over(record, leaves, self.options):
-                wanted, record = self.begin(leaves, tree, static, record.needed)
+        def finished(wanted: Wanted, record: TraceRecord) -> Staged:
             return wanted, record, None if record.takes_refs else self.finish(wanted, record, leaves, ahead=ahead)
 
-        def needed(leaves: Sequence[Any], taken: Taken) -> Taken:
-            return None if self.options.keep_unused else self.begin(leaves, tree, static, taken)[1].needed
-
-        return where_needed(attempt, needed, leaves)
+        return where_needed(lambda x, taken: self.begin(x, tree, static, taken), finished, leaves, self.options)
 
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
@@ -303,17 +297,24 @@ class Driver:
 
     def explain(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
         """What a call needs that is not there, and why; nothing is made."""
-        return anyhow(lambda leaves: self._explained(key, leaves, tree, static), leaves)
 
-    def _explained(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
-        avals = types_of(leaves, self.shared.are_placed)
-        wanted = resolve(self, leaves, avals, tree, static)
-        record = self._known_trace(trace_key(wanted, self.shared.are_placed))
-        if record is not None and passes_over(record, leaves, self.options):
-            wanted = resolve(self, only(leaves, record.needed), avals, tree, static)
-        first, devices = self._layer(wanted)
-        layer = None if first == "dispatch" and key in self.calls else first
-        return self._miss(layer, self._call(trace_key(wanted), wanted.arg_shardings, devices, leaves))
+        def missing(wanted: Wanted, _: Any) -> CacheMiss:
+            layer, devices = self._layer(wanted)
+            call = self._call(trace_key(wanted), wanted.arg_shardings, devices, leaves)
+            return self._miss(None if key in self.calls else layer, call)
+
+        try:
+            return where_needed(lambda x, taken: self._known(x, tree, static, taken), missing, leaves, self.options)
+        except APART:
+            return missing(*self._known(types_alone(leaves), tree, static, None))
+
+    def _known(
+        self, leaves: Sequence[Any], tree: Any, static: Static, taken: Taken
+    ) -> tuple[Wanted, TraceRecord | None]:
+        """As `begin`, without a trace if there is none."""
+        wanted = resolve(self, only(leaves, taken), types_of(leaves, self.shared.are_placed), tree, static)
+        wanted.taken = taken
+        return wanted, self._known_trace(trace_key(wanted, self.shared.are_placed))
 
     def _layer(self, wanted: Wanted) -> tuple[str, tuple[Any, ...] | None]:
         """The first cache on the way that does not have what a call needs, and the devices of the call."""
@@ -335,11 +336,10 @@ class Driver:
         leaves: Sequence[Any] = (),
     ) -> Call:  # fmt: skip
         settings, avals = (key.settings, config.compile_key()), bare_types(key.avals)
-        committed = [type(x) is Array and x.committed for x in leaves]
+        places = [(x.sharding, x.committed) if type(x) is Array else NOWHERE for x in leaves]
         return call_of(
-            self, self.history, self.fun, key.in_tree, key.static, avals, settings, key.mesh, shardings, devices,
-            committed,
-        )._replace(within=key.within)  # fmt: skip
+            self, self.history, self.fun, key.in_tree, key.static, avals, settings, key.mesh, shardings, devices, places
+        )._replace(within=key.within)
 
     def _miss(self, layer: str | None, call: Call) -> CacheMiss:
         lost = "an equal call was known: it was dropped since (clear_cache, clear_caches, or for others)"

@@ -25,7 +25,7 @@ from meshrt.sharding.mesh import AbstractMesh
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.high import keys_of
 
-__all__ = ["LAYERS", "CacheMiss", "Call", "Difference", "History", "call_of", "explained", "layers_of"]
+__all__ = ["LAYERS", "NOWHERE", "CacheMiss", "Call", "Difference", "History", "call_of", "explained", "layers_of"]
 
 # What a miss costs, the dearest first: all that follows is done as well.
 LAYERS = ("trace", "lower", "compile", "load", "dispatch")
@@ -36,6 +36,10 @@ _WORK = {
     "load": "loaded onto other devices",
     "dispatch": "looked up once",
 }
+
+
+# Where an array lies: the platforms and numbers of devices, and the spec by which they have it.
+Place = tuple[tuple[tuple[str, int], ...], Any]
 
 
 class Call(NamedTuple):
@@ -55,7 +59,7 @@ class Call(NamedTuple):
     mesh: AbstractMesh | None
     shardings: tuple[Any, ...]
     devices: tuple[tuple[str, int], ...] | None
-    committed: tuple[bool, ...]
+    places: tuple[tuple[Place | None, bool], ...]  # of each argument, None off devices, and whether it is committed
     source: Source
     asked: bool = True  # whether its trace depends on the mesh
     within: AbstractMesh | None = None  # the mesh in context
@@ -155,23 +159,31 @@ _lock = threading.Lock()
 _by_code: OrderedDict[Any, History] = OrderedDict()
 # Of functions that wrap each other; one that wraps itself has no end.
 _DEEPEST = 32
+NOWHERE = None, False  # the place of what is no array
 _PLAIN = (int, float, complex, bool, type(None))
 
 
 def call_of(
     function: Any, history: History, fun: Callable[..., Any], tree: Any, static: Static,
     avals: tuple[ShapedArray, ...], settings: tuple[tuple[Any, ...], tuple[Any, ...]], mesh: AbstractMesh | None,
-    shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None, committed: Sequence[bool] = (),
+    shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None,
+    places: Sequence[tuple[Any, bool]] = (),
 ) -> Call:  # fmt: skip
     """What decides about a call of `fun`, whose caches `function` owns, a `Driver`.
 
-    `settings` are the values of those that tracing reads, and of those that only compiling does.
+    `settings` are the values of those that tracing reads, and of those that only compiling does; `places` are the
+    shardings of arguments, None off devices, and whether they are committed.
     """
-    places = None if devices is None else tuple((d.platform, d.id) for d in devices)
+    where = None if devices is None else _numbers(devices)
+    found = {id(s): None if s is None else (_numbers(s.device_assignment), getattr(s, "spec", None)) for s, _ in places}
     return Call(
         weakref.ref(function, _forgetting(history)), _captured(fun), tree, static, avals, *settings, mesh,
-        tuple(shardings), places, tuple(committed), capture(),
+        tuple(shardings), where, tuple([(found[id(s)], c) for s, c in places]), capture(),
     )  # fmt: skip
+
+
+def _numbers(devices: Iterable[Any]) -> tuple[tuple[str, int], ...]:
+    return tuple([(d.platform, d.id) for d in devices])
 
 
 def _forgetting(history: History) -> Callable[[Any], None]:
@@ -347,9 +359,13 @@ def _arguments(earlier: Call, now: Call, paths: Sequence[str]) -> Iterator[Diffe
         s, t = (c.shardings[i] if i < len(c.shardings) else None for c in (earlier, now))
         if same_mesh and s != t and a.shape == b.shape and a.explicit == b.explicit:
             yield Difference("lower", "sharding spec", where, _spec(s), _spec(t))
-        c, d = (c.committed[i] if i < len(c.committed) else False for c in (earlier, now))
-        if c != d and s == t and same_mesh:
+        (old, c), (new, d) = (call.places[i] if i < len(call.places) else NOWHERE for call in (earlier, now))
+        if s != t or not same_mesh:
+            continue
+        if c != d:
             yield Difference("dispatch", "committed", where, str(c), str(d))
+        elif old != new and a is b and earlier.devices == now.devices:  # else these are what differs
+            yield Difference("dispatch", "place", where, _place(old), _place(new))
 
 
 def _types(where: str, a: ShapedArray, b: ShapedArray, same_mesh: bool) -> Iterator[Difference]:
@@ -365,6 +381,13 @@ def _types(where: str, a: ShapedArray, b: ShapedArray, same_mesh: bool) -> Itera
 
 def _spec(sharding: Any) -> str:
     return "no sharding" if sharding is None else str(getattr(sharding, "spec", sharding))
+
+
+def _place(place: Place | None) -> str:
+    if place is None:
+        return "no device"
+    devices, spec = place
+    return _devices(devices) if spec is None else f"{_devices(devices)} by {spec}"
 
 
 def _devices(places: Sequence[tuple[str, int]] | None) -> str:

@@ -23,8 +23,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract
 
 __all__ = [
-    "APART", "Staged", "StagedCall", "Taken", "anyhow", "only", "passes_over", "trace_key", "type_alone",
-    "types_alone", "where_needed",
+    "APART", "Staged", "StagedCall", "Taken", "only", "trace_key", "type_alone", "types_alone", "where_needed",
 ]  # fmt: skip
 
 
@@ -40,6 +39,7 @@ class StagedCall(NamedTuple):
 # The last is None of a program over references, which finds out by itself where it runs.
 Staged = tuple[Wanted, TraceRecord, StagedCall | None]
 Found = TypeVar("Found")
+Record = TypeVar("Record", TraceRecord, TraceRecord | None)
 Taken = Sequence[bool] | None  # of which arguments it counts where they lie; of all of them
 
 APART = (errors.DeviceAssignmentMismatchError, errors.MeshMismatchError)
@@ -52,13 +52,26 @@ def trace_key(wanted: Wanted, placed: bool = False) -> TraceKey:
 
 
 def where_needed(
-    attempt: Callable[[Taken], Found], needed: Callable[[Sequence[Any], Taken], Taken], leaves: Sequence[Any]
-) -> Found:
-    """`attempt` of all these arguments; where they lie apart, with the places of those that the program needs.
+    look: Callable[[Sequence[Any], Taken], tuple[Wanted, Record]], then: Callable[[Wanted, Record], Found],
+    leaves: Sequence[Any], options: JitOptions,
+) -> Found:  # fmt: skip
+    """`then` of what a call of these arguments asks for and of its trace, where the places count of those only that the
+    program needs.
 
-    `needed` says of such values, of which those count that are taken, which the program needs; None where all are
-    passed to it. What is raised in the end is what was raised first, which names the places as they are.
+    `look` finds both for values of which the places count that are taken; a trace of None is not there. What is raised
+    in the end is what was raised first, which names the places as they are.
     """
+
+    def attempt(taken: Taken) -> Found:
+        wanted, record = look(leaves, taken)
+        if taken is None and record is not None and _passes_over(record, leaves, options):
+            wanted, record = look(leaves, record.needed)
+        return then(wanted, record)
+
+    def needed(leaves: Sequence[Any], taken: Taken) -> Taken:
+        record = None if options.keep_unused else look(leaves, taken)[1]
+        return None if record is None else record.needed
+
     try:
         return attempt(None)
     except APART as e:
@@ -82,7 +95,7 @@ def where_needed(
         del why  # its traceback leads here, and so to the arguments: a circle would keep them
 
 
-def passes_over(record: TraceRecord, leaves: Sequence[Any], options: JitOptions) -> bool:
+def _passes_over(record: TraceRecord, leaves: Sequence[Any], options: JitOptions) -> bool:
     """Whether the program of a trace does not need some argument that was put somewhere: that says nothing of where it
     runs, as in JAX. (One that is passed all the same is to be where the others are; operations of the library lie where
     their operands do. And one is needed whose mesh the function asked for, or whose devices alone tell where the mesh
@@ -98,14 +111,6 @@ def passes_over(record: TraceRecord, leaves: Sequence[Any], options: JitOptions)
 def only(leaves: Sequence[Any], taken: Taken) -> Sequence[Any]:
     """The arguments that are taken, and in the place of others None, which is nowhere."""
     return leaves if taken is None else [x if t else None for x, t in zip(leaves, taken, strict=True)]
-
-
-def anyhow(attempt: Callable[[Sequence[Any]], Found], leaves: Sequence[Any]) -> Found:
-    """`attempt(leaves)`; where these lie apart, of their types alone."""
-    try:
-        return attempt(leaves)
-    except APART:
-        return attempt(types_alone(leaves))
 
 
 def types_alone(leaves: Sequence[Any]) -> list[Any]:

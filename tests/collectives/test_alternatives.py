@@ -440,6 +440,20 @@ def test_arithmetic_is_not_repeated_where_it_takes_longer_than_the_bytes(monkeyp
     assert collectives.partition(propagated, slow).plan.bytes > 2 * 7 / 8 * 64 * 64 * 4
 
 
+def test_what_is_sorted_and_turned_over_and_over_is_gathered_once():
+    """By the positions of its own elements: five operations that each move all of it."""
+
+    def run(x):
+        x = x[jnp.argsort(jnp.sin(x))][::-1]
+        return x[jnp.argsort(jnp.cos(x))]
+
+    made = Case({"x": 8}, lambda _: run, (normal(64),), (P("x"),), P("x"))
+    result, sent = check(made, rtol=1e-6)
+    assert sent <= 7 / 8 * 64 * 4, result.plan.as_text()
+    taken = next(a for a in result.plan.alternatives if a.taken)
+    assert "every device computes what follows from the operands at " in taken.what
+
+
 def test_the_search_for_what_every_device_may_compute_takes_steps_as_there_are_operations(monkeypatch):
     """Every product of one split weight may start a chain, and each looks through the weight's users."""
     from collectives import replicated_chains

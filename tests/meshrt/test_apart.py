@@ -59,6 +59,8 @@ CASES = {
     "constants beside a mesh": (lambda p: lambda a, b: p.lib.numpy.arange(3), ("Auto", 4), None),
     "constants of a type": (lambda p: lambda a, b: p.lib.numpy.full(a.shape, 2.0), 1, ("Auto", 0)),
     "like one of a device": (lambda p: lambda a, b: p.lib.numpy.zeros_like(a), 3, None),
+    "all elements replaced": (lambda p: lambda a, b: a.at[:].set(2.0), 3, None),
+    "all elements of a mesh replaced": (lambda p: lambda a, b: a.at[...].set(2.0), ("Auto", 4), 1),
 }
 
 
@@ -191,6 +193,17 @@ def test_arrays_are_made_off_the_mesh_in_context(name, place, kind):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("place", [5, ("Auto", 4)], ids=str)
+@pytest.mark.parametrize("index", [slice(None), ..., slice(0, 8)], ids=str)
+def test_what_replaces_all_elements_lies_where_they_did(index, place):
+    found = []
+    for lib in (meshrt, jax):
+        x = Places(lib).on(place)
+        outs = [x.at[index].set(2.0), x.at[index].set(lib.numpy.ones(8)), x[0].at[()].set(1.0)]
+        found.append([(place_of(out), str(getattr(out.sharding, "spec", "")), out.tolist()) for out in outs])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("place", [5, ("Auto", 4), ("Explicit", 2)], ids=str)
 def test_rows_lie_where_their_array_does(place):
     p = Places(meshrt)
@@ -199,3 +212,16 @@ def test_rows_lie_where_their_array_does(place):
         rows = list(x)
     assert [float(row) for row in rows] == X.tolist()
     assert all(row.devices() == x.devices() for row in rows)
+
+
+def test_what_differs_between_calls_whose_arguments_lie_apart_is_named():
+    p = Places(meshrt)
+    step = meshrt.jit(lambda a, b: a + 1)
+    step(p.on(1), p.on(3))
+    assert not meshrt.explain_cache_miss(step)(p.on(1), p.on(3))
+    for place, said in ((5, "was cpu [3], now cpu [5]"), (("Auto", 4), "now cpu [4, 5, 6, 7] by P('x',)")):
+        miss = meshrt.explain_cache_miss(step)(p.on(1), p.on(place))
+        assert (miss.layer, miss.components) == ("dispatch", ("place",))
+        assert "place of argument b: " in str(miss) and said in str(miss)
+    miss = meshrt.explain_cache_miss(step)(p.on(2), p.on(3))
+    assert (miss.layer, miss.components) == ("load", ("devices",)), str(miss)

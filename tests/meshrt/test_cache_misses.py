@@ -59,6 +59,7 @@ CASES = {
         lambda: (jnp.asarray(ones(4)),), lambda: (meshrt.device_put(ones(4), meshrt.devices()[0]),),
         "dispatch", "committed",
     ),
+    "place": (lambda: (ones(4),), lambda: (jnp.asarray(ones(4)),), "dispatch", "place"),
 }  # fmt: skip
 
 
@@ -77,6 +78,18 @@ def test_b04_exactly_what_differs_is_named(first, then, layer, component):
         f(*then())
     assert (n.trace, n.lower) == {"trace": (1, 1), "lower": (0, 1)}.get(layer, (0, 0))
     assert meshrt.explain_cache_miss(f)(*then()).layer is None
+
+
+def test_calls_over_references_are_known():
+    total = meshrt.new_ref(jnp.zeros(4))
+
+    def add(x):
+        total[...] += x
+
+    f = meshrt.jit(add)
+    f(ones(4))
+    assert not meshrt.explain_cache_miss(f)(ones(4))
+    assert meshrt.explain_cache_miss(f)(ones(1)).layer == "trace"
 
 
 def test_b04_static_arguments():

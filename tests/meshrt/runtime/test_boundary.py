@@ -216,6 +216,13 @@ def test_001_04_files_of_rows_that_say_nothing(rows, configured):
         backend.capabilities("somebody")
 
 
+def test_001_04_a_compiler_may_read_nothing_older_than_what_jaxlib_writes(configured):
+    configured("somebody", 'oldest = "current"\nnewest = "current"')
+    found = backend.capabilities("somebody")
+    assert found.oldest_version == found.newest_version
+    assert found.supports("stablehlo", "add", found.newest_version) and not found.supports("stablehlo", "add", "1.0.0")
+
+
 def test_backends_are_printed():
     command = [sys.executable, "-m", "meshrt", "backends", "cpu", "tpu"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout

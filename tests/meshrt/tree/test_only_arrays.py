@@ -196,3 +196,26 @@ def test_why_a_call_of_another_structure_is_not_known(sides):
     step = meshrt.jit(lambda x: meshrt.tree_util.tree_leaves(x)[0] * 2)
     step(s.pair())
     assert "Pair" in str(meshrt.explain_cache_miss(step)([VALUE, VALUE]))
+
+
+class Record(dict):
+    """A dict that is registered by somebody, whose metadata are not its keys."""
+
+
+meshrt.tree_util.register_pytree_node(Record, lambda r: (tuple(r.values()), None), lambda _, v: Record(zip("ab", v)))
+
+RECORDS = {
+    "prefix": (lambda r: meshrt.vmap(lambda r: r, in_axes=(Record(a=0),))(r), "Record of 1 child, the second one of 2"),
+    "type": (lambda r: meshrt.vmap(lambda r: r, in_axes=({"a": 0},))(r), "the second a Record of 2 children"),
+    "below": (lambda r: meshrt.vmap(lambda r: r, in_axes=(Record(a=0, b=[0]),))(r), "a list of 1 child"),
+    "call": (
+        lambda r: meshrt.jit(lambda r: r).lower(r).compile()(Record(a=VALUE)), "Record'> with 2 children but now given",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_of_classes_derived_from_dict_the_metadata_may_be_anything(name):
+    use, text = RECORDS[name]
+    with pytest.raises((errors.TreeError, errors.ArgumentTypeError), match=text):
+        use(Record(a=VALUE, b=VALUE))
