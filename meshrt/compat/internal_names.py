@@ -42,6 +42,10 @@ TABLES: dict[str, str] = {
     "_src.buffer_callback": """
         meshrt.experimental.buffer_callback: Buffer ExecutionContext buffer_callback
     """,
+    "_src.callback": """
+        meshrt.core.effects: IOEffect OrderedIOEffect _IOEffect=IO _OrderedIOEffect=ORDERED_IO
+        meshrt.primitives.callback: io_callback_p pure_callback_p
+    """,
     "_src.checkify": """
         meshrt.experimental.checkify.failures: BatchedError DivisionByZeroError FailedCheckError NaNError OOBError
         meshrt.experimental.checkify.checks: check_p
@@ -145,9 +149,11 @@ TABLES: dict[str, str] = {
     "_src.named_sharding": _SHARDINGS,
     "_src.pallas.core": """
         meshrt.experimental.kernels.mapping: BlockMapping GridMapping
-        meshrt.experimental.kernels.memory: MemorySpace
-        meshrt.experimental.kernels.params: CompilerParams
-        meshrt.experimental.kernels.specs: BlockSpec
+        meshrt.experimental.kernels.memory: CoreMemorySpace MemoryRef MemorySpace
+        meshrt.experimental.kernels.memory: barrier_semaphore semaphore semaphore_dtype
+        meshrt.experimental.kernels.params: CompilerParams CostEstimate
+        meshrt.experimental.kernels.specs: Blocked BlockSpec BoundedSlice Buffered Element GridSpec Indirect
+        meshrt.experimental.kernels.specs: RevisitMode Squeezed squeezed
     """,
     "_src.pallas.cost_estimate": "meshrt.experimental.kernels.facts: estimate_cost",
     "_src.pallas.pallas_call": """

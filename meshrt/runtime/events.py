@@ -20,12 +20,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt.config import settings
 
-__all__ = ["count", "record", "subscribe", "timed", "timers", "totals"]
+__all__ = ["count", "puts", "record", "subscribe", "timed", "timers", "totals"]
 
 _lock = threading.Lock()
 _totals: Counter[str] = Counter()
@@ -62,6 +62,11 @@ def subscribe(listener: Callable[[str, dict[str, Any]], None]) -> Callable[[], N
 
 # Called with what was done (``trace``, ``lower``, ``compile``), for which function, when it began and when it ended.
 timers: list[Callable[[str, str, float, float], None]] = []
+
+
+# Called with the leaves of a `device_put` outside of programs, where they were to go and what they have become. (No
+# event: putting small values is fast, and nobody but counters of transfers asks.)
+puts: list[Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], None]] = []
 
 
 # What is logged with the setting `log_compiles` (of compilations, by those who know the program: `executable.py`).
