@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import operator
 import re
 from typing import Any
@@ -42,6 +43,12 @@ def _vjp(library, backward, forward=lambda x: (x, 1)):
     return library.grad(function)(F32(1))
 
 
+def _bare(library, call=lambda bind: bind(1.0)):
+    primitive = importlib.import_module(f"{library.__name__}.extend.core").Primitive("bare")
+    primitive.def_abstract_eval(lambda x: x)
+    return call(primitive.bind)
+
+
 def _traced(library, function):
     return library.eval_shape(function, np.ones((5, 4), F32))
 
@@ -61,6 +68,8 @@ REFUSALS = [
     (lambda j: j.jit(_double)(_Convertible()), "Triggering __jax_array__() during abstractification is no longer"),
     (lambda j: j.jit(_double, compiler_options={"memory_fitting_efort": 1.0})(1.0), "No such compile option"),
     (lambda j: j.vmap(j.jit(_double).lower(1.0).compile())(np.ones(3)), "Cannot apply JAX transformations to a"),
+    (_bare, "Evaluation rule for 'bare' not implemented"),
+    (lambda j: _bare(j, lambda bind: j.jit(bind)(1.0)), "MLIR translation rule for primitive 'bare' not found for"),
     # values of tracers
     (lambda j: j.jit(lambda x: float(x))(1.0), "Abstract tracer value encountered where concrete value is expected"),
     (lambda j: j.jit(lambda x: x.item())(1.0), "Abstract tracer value encountered where concrete value is expected"),
