@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshrt import errors
 from meshrt.jit import JitFunction
 from meshrt.random import key_data
-from meshrt.runtime.array import Array
+from meshrt.runtime.array import Array, signature
+from meshrt.runtime.assembly import make_array_from_single_device_arrays
 from meshrt.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 __all__ = ["attach"]
@@ -23,6 +25,25 @@ def _keep_on_host(x: Any, value: Any) -> None:
     x._npy = value
 
 
+def _made(
+    x: Array, aval: Any, sharding: Any, arrays: Any = None, committed: bool = True, _skip_checks: bool = False
+) -> None:
+    """The constructor, which JAX's programs give a type, a sharding and one array for each device. (Here it is given a
+    buffer and a signature.)"""
+    if arrays is None:
+        x._buf, x._sig = aval, sharding
+        return
+    for part in arrays:
+        if part.dtype != aval.dtype:
+            raise errors.ArgumentValueError(
+                f"Input buffers to `Array` must have matching dtypes. Got {part.dtype}, expected {aval.dtype} for "
+                f"buffer: {part}"
+            )
+    made = make_array_from_single_device_arrays(aval.shape, sharding, arrays, dtype=aval.dtype)
+    kind = made.aval.update(weak_type=aval.weak_type)
+    x._buf, x._sig = made._buf, signature(kind, made.sharding, committed)
+
+
 def _of_rank(spec: PartitionSpec, ndim: int) -> PartitionSpec:
     """The spec with an entry for each dimension."""
     missing = ndim - len(spec.partitions)
@@ -31,6 +52,7 @@ def _of_rank(spec: PartitionSpec, ndim: int) -> PartitionSpec:
 
 _ATTRIBUTES: dict[type, dict[str, Any]] = {
     Array: {
+        "__init__": _made,
         "_arrays": property(lambda x: [shard.data for shard in x.addressable_shards]),
         "_base_array": property(key_data),
         "_impl": property(lambda x: x.dtype.impl),

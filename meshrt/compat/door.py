@@ -126,10 +126,12 @@ _LOGGERS = {
 }
 _OWN_NAME = re.compile(r"(?<![\w./\\-])meshrt\.(?=([a-z_]\w*))")  # not in the name of a file
 
+_ITSELF = re.compile(r"\bby meshrt\b(?![\w./\\-])")
+
 
 def _as_imported(e: errors.MeshrtError) -> str:
     """The words of an error, with the names under which the program knows what JAX has too."""
-    return _OWN_NAME.sub(_imported_name, super(errors.MeshrtError, e).__str__())
+    return _ITSELF.sub("by JAX", _OWN_NAME.sub(_imported_name, super(errors.MeshrtError, e).__str__()))
 
 
 def _imported_name(found: re.Match[str]) -> str:

@@ -42,6 +42,10 @@ TABLES: dict[str, str] = {
     "_src.buffer_callback": """
         meshrt.experimental.buffer_callback: Buffer ExecutionContext buffer_callback
     """,
+    "_src.callback": """
+        meshrt.core.effects: IOEffect OrderedIOEffect _IOEffect=IO _OrderedIOEffect=ORDERED_IO
+        meshrt.primitives.callback: io_callback_p pure_callback_p
+    """,
     "_src.checkify": """
         meshrt.experimental.checkify.failures: BatchedError DivisionByZeroError FailedCheckError NaNError OOBError
         meshrt.experimental.checkify.checks: check_p
@@ -141,12 +145,18 @@ TABLES: dict[str, str] = {
         meshrt.compat.layer._src.axis_kinds: all_axis_types_match any_axis_types_match
     """,
     "_src.monitoring": "meshrt.compat.layer._src.listeners: get_event_duration_listeners get_event_listeners",
-    "_src.named_sharding": _SHARDINGS,
+    "_src.named_sharding": f"""
+        {_SHARDINGS}
+        meshrt.compat.layer._src.shardings: array_mapping_to_axis_resources flatten_spec get_array_mapping
+        meshrt.compat.layer._src.shardings: named_sharding_to_xla_hlo_sharding remove_size_one_mesh_axis
+    """,
     "_src.pallas.core": """
         meshrt.experimental.kernels.mapping: BlockMapping GridMapping
-        meshrt.experimental.kernels.memory: MemorySpace
-        meshrt.experimental.kernels.params: CompilerParams
-        meshrt.experimental.kernels.specs: BlockSpec
+        meshrt.experimental.kernels.memory: CoreMemorySpace MemoryRef MemorySpace
+        meshrt.experimental.kernels.memory: barrier_semaphore semaphore semaphore_dtype
+        meshrt.experimental.kernels.params: CompilerParams CostEstimate
+        meshrt.experimental.kernels.specs: Blocked BlockSpec BoundedSlice Buffered Element GridSpec Indirect
+        meshrt.experimental.kernels.specs: RevisitMode Squeezed squeezed
     """,
     "_src.pallas.cost_estimate": "meshrt.experimental.kernels.facts: estimate_cost",
     "_src.pallas.pallas_call": """
@@ -188,7 +198,7 @@ TABLES: dict[str, str] = {
         meshrt.compat.layer._src.shardings: common_devices_indices_map device_replica_id_map num_addressable_indices
         meshrt.compat.layer._src.shardings: local_to_global_shape get_process_index_and_count
         meshrt.compat.layer._src.shardings: array_mapping_to_axis_resources named_sharding_to_xla_hlo_sharding
-        meshrt.compat.layer._src.shardings: NonUniformShardingError
+        meshrt.compat.layer._src.shardings: NonUniformShardingError make_key_array_phys_sharding physical_sharding
         meshrt.compat.layer._src.gspmd: GSPMDSharding parse_flatten_op_sharding
     """,
     "_src.source_info_util": """

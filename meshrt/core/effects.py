@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "CELLS", "DEBUG", "IO", "NO_DCE", "ORDERED_DEBUG", "ORDERED_IO", "DebugEffect", "Effect", "EffectTypes",
-    "OrderedDebugEffect", "control_flow_allowed_effects", "has_ordered", "is_debug", "lowerable_effects",
+    "CELLS", "DEBUG", "IO", "NO_DCE", "ORDERED_DEBUG", "ORDERED_IO", "DebugEffect", "Effect", "EffectTypes", "IOEffect",
+    "OrderedDebugEffect", "OrderedIOEffect", "control_flow_allowed_effects", "has_ordered", "is_debug",
+    "lowerable_effects",
 ]  # fmt: skip
 
 
@@ -51,12 +52,30 @@ class OrderedDebugEffect(Effect):
         super().__init__("OrderedDebug", is_ordered=True, is_debug=True)
 
 
+class IOEffect(Effect):
+    """Of callbacks that do something to the world, in any order."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("IO")
+
+
+class OrderedIOEffect(Effect):
+    """Of callbacks that do something to the world, in the order of the program."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("OrderedIO", is_ordered=True)
+
+
 DEBUG = DebugEffect()
 ORDERED_DEBUG = OrderedDebugEffect()
-IO = Effect("IO")
+IO = IOEffect()
 # Of what is kept though nothing uses it.
 NO_DCE = Effect("NoDCE", is_debug=True)
-ORDERED_IO = Effect("OrderedIO", is_ordered=True)
+ORDERED_IO = OrderedIOEffect()
 # Of reading and writing mutable values of high types; none is left in a lowered program.
 CELLS = Effect("Cells")
 

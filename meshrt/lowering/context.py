@@ -401,9 +401,11 @@ class LoweringContext:
             primitive = eqn.primitive
             rule = overrides.get(primitive, primitive.lower) if overrides else primitive.lower
             if rule is None:
+                alone = "" if primitive.impl else f" Evaluation rule for {primitive.name!r} not implemented."
                 raise errors.UnsupportedError(
                     f"MLIR translation rule for primitive {primitive.name!r} not found for platform "
-                    f"{self.module.platforms[0]} (used at {eqn.source})"
+                    f"{self.module.platforms[0]} (used at {eqn.source}): give it one by "
+                    f"meshrt.interpreters.mlir.register_lowering.{alone}"
                 )
             here = eqn.source if at is None else eqn.source._replace(code=at.code, lasti=at.lasti, callers=at.callers)
             self._eqn, self.loc = eqn, location(here, primitive.name, path)

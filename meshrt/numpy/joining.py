@@ -121,8 +121,8 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
     if any(x.shape != xs[0].shape for x in xs):
         differing = "different numbers of dimensions" if len({x.ndim for x in xs}) > 1 else "different shapes"
         raise ShapeError(
-            f"Cannot stack arrays with {differing}: got {', '.join(str(x.shape) for x in xs)}. All input arrays must "
-            "have the same shape."
+            f"Cannot stack arrays with {differing}. All input arrays must have the same shape. Got "
+            f"{', '.join(str(x.shape) for x in xs)}."
         )
     axis = canonical_axis(axis, xs[0].ndim + 1, "stack")
     return lax.concatenate([expand_dims(x, axis) for x in xs], axis)

@@ -283,7 +283,7 @@ class Compiled(Station):
         key = (self.program, self.devices, self._written, settings.dispatch_key(), *signatures)
         entry = self._loads.known_call(key)
         if entry is None:
-            events.record("compiled_miss")
+            events.record("compiled_miss", leaves=leaves)
             backend.refuse_fork()
             self._check_types(leaves)
             self._check_places(leaves)

@@ -415,7 +415,7 @@ class Driver:
     def new_call(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> Entry:
         """The whole road, for a call that is not in the cache."""
         backend.refuse_fork()
-        events.record("dispatch_miss")
+        events.record("dispatch_miss", leaves=leaves)
         if config.settings.explain_cache_misses:
             # Start-up time: few ask why a call is not known.
             from meshrt.pipeline.miss_log import logged

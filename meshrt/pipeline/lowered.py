@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.config import settings
 from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.effects import lowerable_effects
 from meshrt.core.types import ShapedArray
@@ -64,9 +63,10 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             f"{record.fun_name} has an argument of type {symbolic.short()}, whose symbolic size has no value here; "
             "programs with symbolic sizes are made by export.export(jit(f))(...)"
         )
-    if settings.log_compiles:
-        _log.warning(
-            "Compiling jit(%s) with global shapes and types %s. Argument mapping: %s.",
+    level = events.log_level()
+    if _log.isEnabledFor(level):
+        _log.log(
+            level, "Compiling jit(%s) with global shapes and types %s. Argument mapping: %s.",
             record.fun_name, tuple(record.in_avals), tuple(request.arg_shardings),
         )  # fmt: skip
     with collector_paused(), events.timed("lower", f"jit({record.fun_name})"):

@@ -17,6 +17,7 @@ from meshrt.core.types import aval_of
 from meshrt.primitives.identity import copy_p
 from meshrt.primitives.reshard import put
 from meshrt.primitives.sharding import device_put_p, on_mesh_in_context, require_fit
+from meshrt.runtime import events
 from meshrt.runtime.array import Array
 from meshrt.runtime.backend import default_device
 from meshrt.runtime.transfer import put_leaf
@@ -78,6 +79,9 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
         except _REFUSED as e:
             _require_values(x)
             raise _of_leaf(tree_util.tree_leaves_with_path(x)[i][0], e) from None
+    if not staged:
+        for told in events.puts:
+            told(leaves, targets, out)
     return treedef.unflatten(out)
 
 

@@ -112,7 +112,7 @@ def choice(
         raise errors.ArgumentValueError("choice: a must be greater than 0 unless no samples are taken")
     if not replace and draws > count:
         raise errors.ArgumentValueError(
-            f"choice: Cannot take a larger sample (size {draws}) than population (size {count}) when replace=False"
+            f"choice: Cannot take a larger sample (size {draws}) than population (size {count}) when 'replace=False'"
         )
     if p is None and not replace:
         out = lax.slice_in_dim(permutation(key, count if source is None else source, axis), 0, draws, axis=axis)

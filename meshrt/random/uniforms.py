@@ -60,7 +60,9 @@ def int_dtype(name: str, dtype: Any) -> np.dtype:
     is no integer."""
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, name)
     if not dtypes.issubdtype(dtype, np.integer):
-        raise IntegerDtypeError(f"dtype argument to `{name}` must be an int dtype, got {dtype}")
+        raise IntegerDtypeError(
+            f"{name} only accepts integer dtypes, got {dtype}: the dtype argument to `{name}` must be an int dtype"
+        )
     return dtype
 
 

@@ -141,8 +141,8 @@ def _dtype_of(found: Sequence[Any], asked: Any, caller: str) -> Any:
     if any(kind != first and dtypes.canonicalize_dtype(kind) != dtypes.canonicalize_dtype(first) for kind in found):
         names = sorted({str(k) for k in found})
         raise errors.ArgumentValueError(
-            f"Input buffers to `Array` must have matching dtypes. {caller} got {', '.join(names)}; make all parts "
-            f"{names[0]}"
+            f"Input buffers to `Array` must have matching dtypes. Got {next(k for k in found if k != first)}, expected "
+            f"{first} for buffer: {caller} was given {', '.join(names)}; make all parts {first}"
         )
     if asked is not None and dtypes.canonicalize_dtype(asked) != dtypes.canonicalize_dtype(first):
         raise errors.ArgumentValueError(
@@ -156,7 +156,7 @@ def _wrong_part(value: Any, index: tuple[slice, ...], sig: Signature) -> errors.
     wanted = extents(index, sig.shape)
     return errors.ArgumentValueError(
         f"Expected shard shape {wanted} doesn't match the single device array shape {value.shape}. Shape of Array is "
-        f"{sig.aval.short()} with sharding {sig.sharding}: the callback of make_array_from_callback must give the "
+        f"{sig.aval} with sharding {sig.sharding}: the callback of make_array_from_callback must give the "
         f"values at {index}"
     )
 
@@ -422,7 +422,7 @@ def make_array_from_single_device_arrays(
         if a.shape != wanted:
             raise errors.ArgumentValueError(
                 f"Expected shard shape {wanted} doesn't match the single device array shape {a.shape}. Shape of Array "
-                f"is {sig.aval.short()} with sharding {sharding}: the array on {a.device} is its part {indices[p]}"
+                f"is {sig.aval} with sharding {sharding}: the array on {a.device} is its part {indices[p]}"
             )
     return _assembled(ordered, sig)
 

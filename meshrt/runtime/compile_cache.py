@@ -185,6 +185,7 @@ def load_entry(name: str) -> bytes | None:
         _, content = disk.read(name)
     except FileNotFoundError:
         events.record("persistent_miss", key=name)
+        _log.debug("PERSISTENT COMPILATION CACHE MISS for key '%s'", name)
         return None
     except OSError as e:
         what = f"cannot be read: {e}; the program is compiled again"
@@ -195,6 +196,7 @@ def load_entry(name: str) -> bytes | None:
         )
     else:
         events.record("persistent_hit", key=name)
+        _log.debug("Persistent compilation cache hit for key '%s'", name)
         return content
     _report(errors.CompileCacheError(f"the cache entry {disk.path(name)} {what}"))
     return None

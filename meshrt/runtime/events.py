@@ -20,12 +20,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt.config import settings
 
-__all__ = ["count", "record", "subscribe", "timed", "timers", "totals"]
+__all__ = ["count", "log_level", "puts", "record", "subscribe", "timed", "timers", "totals"]
 
 _lock = threading.Lock()
 _totals: Counter[str] = Counter()
@@ -64,7 +64,17 @@ def subscribe(listener: Callable[[str, dict[str, Any]], None]) -> Callable[[], N
 timers: list[Callable[[str, str, float, float], None]] = []
 
 
-# What is logged with the setting `log_compiles` (of compilations, by those who know the program: `executable.py`).
+# Called with the leaves of a `device_put` outside of programs, where they were to go and what they have become. (No
+# event: putting small values is fast, and nobody but counters of transfers asks.)
+puts: list[Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], None]] = []
+
+
+def log_level() -> int:
+    """The level at which compilations and their parts are logged: WARNING with the setting `log_compiles`."""
+    return logging.WARNING if settings.log_compiles else logging.DEBUG
+
+
+# What is logged (of compilations, by those who know the program: `executable.py`).
 _FINISHED = {"trace": "tracing %s for jit", "lower": "jaxpr to MLIR module conversion %s"}
 _log = logging.getLogger("meshrt.compile")
 
@@ -80,14 +90,15 @@ class timed:
         self._what, self._name = what, name
 
     def __enter__(self) -> None:
-        if timers or settings.log_compiles:
+        if timers or _log.isEnabledFor(log_level()):
             self._start = time.time()
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None and hasattr(self, "_start"):
             end = time.time()
-            if settings.log_compiles and self._what in _FINISHED:
-                _log.warning(f"Finished {_FINISHED[self._what]} in %.9f sec", self._name, end - self._start)
+            level = log_level()
+            if self._what in _FINISHED and _log.isEnabledFor(level):
+                _log.log(level, f"Finished {_FINISHED[self._what]} in %.9f sec", self._name, end - self._start)
             for timer in tuple(timers):
                 timer(self._what, self._name, self._start, end)
 

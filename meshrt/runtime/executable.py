@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from meshrt import config, errors
+from meshrt import errors
 from meshrt.heuristics import KEPT_DEVICE_SETS
 from meshrt.runtime import backend, compile_cache, events, offers, process_groups
 from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
@@ -229,9 +229,10 @@ class PortableExecutable:
             compiled = jaxlib_api.compile_and_load(module, devices, options, calls.functions())
         seconds = time.perf_counter() - started
         events.record("compile", program=self, seconds=seconds)
-        if config.settings.log_compiles:
+        level = events.log_level()
+        if _log.isEnabledFor(level):
             what = (self.name, seconds, self.fingerprint[:12], self.num_devices)
-            _log.warning("Finished XLA compilation of jit(%s) in %.9f sec: program %s for %d devices", *what)
+            _log.log(level, "Finished XLA compilation of jit(%s) in %.9f sec: program %s for %d devices", *what)
         return compiled, seconds
 
     def _from_disk(self, key: str, kind: str, devices: tuple[Any, ...]) -> Any | None:

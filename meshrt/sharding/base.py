@@ -134,8 +134,8 @@ class Sharding(SetOnce):
         self, shape: tuple[int, ...], dim: int, size: int, parts: int, tiling: tuple[int, ...]
     ) -> errors.IndivisibleError:
         return errors.IndivisibleError(
-            f"{self!r} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {size} "
-            f"(full shape: {shape}, per-dimension tiling factors: {list(tiling)} should evenly divide the "
+            f"Sharding {self!r} implies that array axis {dim} is partitioned {parts} times, but the dimension size is "
+            f"{size} (full shape: {shape}, per-dimension tiling factors: {list(tiling)} should evenly divide the "
             f"shape){self._split_over(dim)}. Make the dimension {fitting_sizes(size, parts)}, or do not shard axis "
             f"{dim}. Or let the last parts be shorter: NamedSharding(mesh, spec, uneven=True)."
         )

@@ -69,7 +69,7 @@ def check_inputs(
             )
         raise errors.ArgumentTypeError(
             "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of np.inexact), but got "
-            f"{aval.dtype} for {paths[i]} of {fun_name(fun)}. Convert it to a floating dtype, differentiate with "
+            f"{aval.dtype}. It is {paths[i]} of {fun_name(fun)}: convert it to a floating dtype, differentiate with "
             "respect to another argument (argnums=...), or pass allow_int=True"
         )
 
@@ -105,14 +105,19 @@ def tangent_leaves(
                 "jvp called with different primal and tangent shapes;"
                 f"Got primal shape {a.shape} and tangent shape as {got.shape}"
                 if fits
-                else _DTYPES
+                else f"{_DTYPES}.Got primal dtype {a.dtype} and so expected tangent dtype {_written(want.dtype)}, but "
+                f"got tangent dtype {_written(got.dtype)} instead"
             )
-            raise errors.ArgumentShapeError(f"{complaint}: {path} is {a}, which needs a tangent {want}, and got {got}")
+            raise errors.ArgumentShapeError(f"{complaint}. {path} is {a}, which needs a tangent {want}, and got {got}")
         if want.dtype == dtypes.float0:
             out.append(None)
         else:
             out.append(_as_weak_as_given(t, got, want))
     return out
+
+
+def _written(dtype: Any) -> str:
+    return "float0" if dtype == dtypes.float0 else str(dtype)
 
 
 def _as_weak_as_given(value: Any, got: ShapedArray, want: ShapedArray) -> Any:

@@ -190,10 +190,41 @@ def hlo_sharding(num_devices: int, tiling: tuple[int, ...], tiles: np.ndarray) -
     flat = np.ravel_multi_index(tuple(tiles.T), tiling)
     order = np.argsort(flat, kind="stable").astype(np.int64)  # positions grouped by tile, in order of tiles
     copies = num_devices // parts
-    if copies == 1:
-        return _xc.HloSharding.subgroup_with_device_ordering(np.ascontiguousarray(order.reshape(tiling)))
-    assignment = np.ascontiguousarray(order.reshape(*tiling, copies))
-    return _xc.HloSharding.subgroup_with_device_ordering(assignment, [_xc.OpSharding.Type.REPLICATED])
+    dims = tiling if copies == 1 else (*tiling, copies)
+    kinds = [] if copies == 1 else [_xc.OpSharding.Type.REPLICATED]
+    steps = _steps(order)
+    if steps is None:
+        return _xc.HloSharding.subgroup_with_device_ordering(np.ascontiguousarray(order.reshape(dims)), kinds)
+    widest = sorted(steps, key=lambda pair: -pair[1])
+    turned = [] if widest == steps else [widest.index(pair) for pair in steps]
+    return _xc.HloSharding.iota_tile(dims, [size for size, _ in widest] if turned else [], turned, kinds)
+
+
+def _steps(order: np.ndarray) -> list[tuple[int, int]] | None:
+    """A permutation as nested loops, outermost first: (length, step) of each. None if it is no counter whose digits
+    are read in another order, which is what XLA writes in short.
+
+    >>> _steps(np.array([0, 2, 4, 6, 1, 3, 5, 7]))
+    [(2, 1), (4, 2)]
+    """
+    found: list[tuple[int, int]] = []
+    while len(order) > 1:
+        step = int(order[1] - order[0])
+        other = np.flatnonzero(np.diff(order) != step)
+        length = len(order) if not len(other) else int(other[0]) + 1
+        if step <= 0 or len(order) % length:
+            return None
+        rows = order.reshape(-1, length)
+        if (rows != rows[:, :1] + step * np.arange(length)).any():
+            return None
+        found.insert(0, (length, step))
+        order = rows[:, 0]
+    below = 1
+    for length, step in sorted(found, key=lambda pair: pair[1]):
+        if step != below:
+            return None
+        below *= length
+    return found
 
 
 def put(aval: Any, sharding: Any, shards: Sequence[Any], devices: Sequence[Any], *, may_alias: bool = True) -> Buffer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import operator
 import re
 from typing import Any
@@ -42,6 +43,12 @@ def _vjp(library, backward, forward=lambda x: (x, 1)):
     return library.grad(function)(F32(1))
 
 
+def _bare(library, call=lambda bind: bind(1.0)):
+    primitive = importlib.import_module(f"{library.__name__}.extend.core").Primitive("bare")
+    primitive.def_abstract_eval(lambda x: x)
+    return call(primitive.bind)
+
+
 def _traced(library, function):
     return library.eval_shape(function, np.ones((5, 4), F32))
 
@@ -61,6 +68,8 @@ REFUSALS = [
     (lambda j: j.jit(_double)(_Convertible()), "Triggering __jax_array__() during abstractification is no longer"),
     (lambda j: j.jit(_double, compiler_options={"memory_fitting_efort": 1.0})(1.0), "No such compile option"),
     (lambda j: j.vmap(j.jit(_double).lower(1.0).compile())(np.ones(3)), "Cannot apply JAX transformations to a"),
+    (_bare, "Evaluation rule for 'bare' not implemented"),
+    (lambda j: _bare(j, lambda bind: j.jit(bind)(1.0)), "MLIR translation rule for primitive 'bare' not found for"),
     # values of tracers
     (lambda j: j.jit(lambda x: float(x))(1.0), "Abstract tracer value encountered where concrete value is expected"),
     (lambda j: j.jit(lambda x: x.item())(1.0), "Abstract tracer value encountered where concrete value is expected"),
@@ -90,6 +99,15 @@ REFUSALS = [
     (lambda j: j.jvp(_double, (F32(2),), ()), "jax.jvp must have the same tree structure"),
     (lambda j: j.jvp(_double, (F32(2),), [F32(2)]), "jax.jvp must have the same tree structure"),
     (lambda j: j.jvp(_double, (2.0,), (np.float16(2),)), "primal and tangent arguments to jax.jvp do not match"),
+    (lambda j: j.jvp(_double, (F32(2),), (np.int32(1),)), "float0.Got primal dtype float32 and so expected tangent "
+     "dtype float32, but got tangent dtype int32 instead."),
+    (lambda j: j.grad(_double)(np.int32(3)), "sub-dtype of np.inexact), but got int32."),
+    (lambda j: j.numpy.stack([np.ones(1), np.ones(2)]), "All input arrays must have the same shape. Got (1,), (2,)."),
+    (lambda j: j.random.choice(j.random.key(0), 3, (4,), replace=False), "when 'replace=False'"),
+    (lambda j: j.random.randint(j.random.key(0), (3,), 0, 1, dtype=F32),
+     "randint only accepts integer dtypes, got float"),
+    (lambda j: j.sharding.NamedSharding(j.make_mesh((2,), ("x",)), j.P("x")).shard_shape((3,)),
+     "Sharding NamedSharding(mesh=Mesh('x': 2"),
     (lambda j: j.jvp(_double, (2.0,), (1,)), "primal and tangent arguments to jax.jvp do not match"),
     (lambda j: j.jvp(_double, (np.ones(3),), (np.ones(4),)), "jvp called with different primal and tangent shapes"),
     (lambda j: j.jvp(_double, 0.0, (1.0,)), "jax.jvp must be tuples or lists; found float and tuple."),

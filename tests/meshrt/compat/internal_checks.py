@@ -28,6 +28,7 @@ from jax._src import (
     literals,
     mesh,
     monitoring,
+    named_sharding,
     op_shardings,
     sharding_impls,
     sourcemap,
@@ -147,6 +148,20 @@ def shardings():
         given.is_fully_replicated,
     )
     print(sharding_impls.array_mapping_to_axis_resources({"x": 0, "y": 0, "z": 2}))
+    specs_of = jax.sharding.AbstractMesh((2, 1, 4), ("x", "y", "z"))
+    for s in (
+        jax.P("x", "y"),
+        jax.P(("x", "y"), "z"),
+        jax.P(("y",)),
+        jax.P(None, "z"),
+        jax.P(jax.P.UNCONSTRAINED, "y"),
+    ):
+        print(named_sharding.remove_size_one_mesh_axis(s, specs_of), named_sharding.flatten_spec(s))
+        print(named_sharding.get_array_mapping(s))
+    keys = jax.typeof(jax.random.split(jax.random.key(0), 8))
+    for s in (named, jax.NamedSharding(over, P("x")), jax.NamedSharding(over, P())):
+        show(lambda s=s: sharding_impls.make_key_array_phys_sharding(keys, s).spec)
+    print(core.physical_aval(keys), core.physical_shape((3,), keys.dtype), core.physical_aval(jax.typeof(jnp.ones(2))))
 
 
 def settings():
@@ -189,6 +204,13 @@ def sequences():
         lambda: [core.divide_shape_sizes((4, 3), shape) for shape in ((2,), (12,), (3, 1))],
         lambda: [core.is_dim(v) for v in (3, np.int32(3), 2.0, "3", np.ones(2))],
         lambda: dtypes.check_and_canonicalize_user_dtype(None, "f"),
+        lambda: (core.canonicalize_dim(3), core.canonicalize_dim(-1)),
+        lambda: core.canonicalize_dim("a"),
+        lambda: [core.stride_dim(*sizes) for sizes in ((10, 3, 2), (2, 3, 2), (0, 3, 1), (3, 3, 1))],
+        lambda: [core.dilate_dim(*sizes) for sizes in ((3, 2), (0, 2), (1, 3))],
+        lambda: [core.definitely_equal_one_of_dim(3, sizes) for sizes in ((1, 3), (1, 2), ())],
+        lambda: [core.is_literalable(x) for x in (1.0, 2, True, np.float32(1), np.ones(1), jnp.ones(()))],
+        lambda: core.to_concrete_value(2.5),
     )
     calls = []
 

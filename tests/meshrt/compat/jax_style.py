@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 from jax import lax
-from jax._src import config, core, deprecations
+from jax._src import array, config, core, deprecations
 from jax._src import test_util as jtu
-from jax.sharding import NamedSharding
+from jax._src.lib import xla_client as xc
+from jax._src.sharding_impls import GSPMDSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 config.parse_flags_with_absl()
@@ -199,6 +201,104 @@ class Arch(jtu.JaxTestCase, jtu.CudaArchSpecificTest):
     def test_it(self):
         self.skip_unless_tcgen05_int8()
         self.fail()
+
+
+TRANSFERS = (jtu.count_device_put, jtu.count_device_put_fast_path_hit, jtu.count_jax_array_shard_arg_calls)
+
+
+class Transfers(jtu.JaxTestCase):
+    def counted(self, call):
+        with contextlib.ExitStack() as stack:
+            found = [stack.enter_context(counter()) for counter in TRANSFERS]
+            call()
+            return tuple(count() for count in found)
+
+    def test_put(self):
+        mesh = jtu.create_mesh((2, 2), ("x", "y"))
+        split, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+        renamed = NamedSharding(jtu.create_mesh((2, 2), ("a", "b")), P("a"))
+        first, second = jax.devices()[:2]
+        parts, here = jax.device_put(X, split), jax.device_put(X, first)
+        one = NamedSharding(jax.make_mesh((1,), ("x",), devices=[first]), P("x"))
+        for found, values, where in [
+            ((0, 0, 0), parts, split), ((1, 1, 1), parts, whole), ((0, 1, 1), parts, renamed), ((0, 1, 1), here, one),
+            ((1, 0, 0), here, second), ((1, 0, 0), here, first), ((1, 1, 1), parts, first), ((1, 0, 0), X, split),
+            ((1, 1, 1), (parts, X), renamed), ((0, 1, 1), (here, here), one), ((3, 0, 0), [X] * 3, second),
+            ((1, 0, 0), 3.0, None), ((0, 0, 0), here, None),
+        ]:  # fmt: skip
+            self.assertEqual(self.counted(lambda: jax.device_put(values, where)), found, (values, where))
+
+    def test_calls(self):
+        y = jnp.arange(4.0)
+        add = jax.jit(lambda x, y: lax.add(x, y))
+        self.assertEqual(self.counted(lambda: add(y, y)), (0, 1, 1))
+        self.assertEqual(self.counted(lambda: add(y, y)), (0, 0, 0))
+        self.assertEqual(self.counted(lambda: jax.jit(lambda x, y: lax.sub(x, y))(y, X)), (1, 1, 1))
+        self.assertEqual(self.counted(lambda: jax.jit(lambda x: lax.neg(x))(X)), (1, 0, 0))
+        self.assertEqual(self.counted(lambda: jax.jit(lambda x: jax.device_put(x, jax.devices()[0]))(y)), (0, 1, 1))
+
+
+class XlaShardings(jtu.JaxTestCase):
+    def proto(self, dims, devices, replicated=False):
+        proto = xc.OpSharding()
+        proto.type = xc.OpSharding.Type.OTHER
+        proto.tile_assignment_dimensions, proto.tile_assignment_devices = dims, devices
+        proto.replicate_on_last_tile_dim = replicated
+        return proto
+
+    def test_written(self):
+        mesh = jtu.create_mesh((2, 2), ("x", "y"))
+        turned = Mesh(np.array(jax.devices()[:4])[[0, 2, 3, 1]].reshape(2, 2), ("x", "y"))
+        for spec, text in [
+            (P("x", "y"), "{devices=[2,2]<=[4]}"), (P("y", "x"), "{devices=[2,2]<=[2,2]T(1,0)}"),
+            (P(("y", "x")), "{devices=[4,1]<=[2,2]T(1,0)}"), (P("x"), "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"),
+            (P("y"), "{devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}"), (P(), "{replicated}"),
+        ]:  # fmt: skip
+            self.assertEqual(str(NamedSharding(mesh, spec)._to_xla_hlo_sharding(2)), text)
+            listed = NamedSharding(turned, spec)._to_xla_hlo_sharding(2)
+            self.assertEqual(listed, NamedSharding(mesh, spec)._to_xla_hlo_sharding(2))
+        found = NamedSharding(mesh, P("y"))._to_xla_hlo_sharding(2)
+        self.assertEqual(found, xc.HloSharding.from_proto(self.proto([2, 1, 2], [0, 2, 1, 3], True)))
+        self.assertEqual(hash(found), hash(xc.HloSharding.from_proto(self.proto([2, 1, 2], [0, 2, 1, 3], True))))
+
+    def test_kept(self):
+        devices = jax.devices()[:4]
+        whole = GSPMDSharding.get_replicated(devices)
+        self.assertEqual(whole, GSPMDSharding(devices, xc.HloSharding.replicate()))
+        self.assertEqual(repr(whole), "GSPMDSharding({replicated}, memory_kind=device)")
+        self.assertTrue(whole.is_fully_replicated)
+        split = GSPMDSharding(devices, self.proto([2, 1, 2], [0, 2, 1, 3], True))
+        self.assertIsInstance(split, jax.sharding.Sharding)
+        self.assertEqual(split, GSPMDSharding(tuple(devices), self.proto([2, 1, 2], [0, 2, 1, 3], True)))
+        self.assertNotEqual(split, whole)
+        self.assertEqual(split.with_memory_kind("unpinned_host").memory_kind, "unpinned_host")
+        self.assertIn("[2,1,2]", repr(split.with_memory_kind("unpinned_host")))
+        like = NamedSharding(jtu.create_mesh((2, 2), ("x", "y")), P("y"))
+        self.assertTrue(split.is_equivalent_to(like, 2) or split.shard_shape((4, 1)) == like.shard_shape((4, 1)))
+        x = jax.device_put(X.reshape(4, 1), split)
+        self.assertIsInstance(x.sharding, GSPMDSharding)
+        self.assertEqual([s.device.id for s in x.addressable_shards if s.index[0].start == 2], [1, 3])
+
+
+class Parts(jtu.JaxTestCase):
+    def made(self, shape, devices, committed=True, dtype=np.float32):
+        pieces = [jax.device_put(X, d) for d in devices]
+        sharding = NamedSharding(jtu.create_mesh((2,), ("x",)), P("x"))
+        return array.ArrayImpl(core.ShapedArray(shape, np.dtype(dtype)), sharding, pieces, committed=committed)
+
+    def test_it(self):
+        devices = jax.devices()
+        found = self.made((8,), devices[:2])
+        self.assertArraysEqual(found, np.concatenate([X, X]))
+        self.assertTrue(found.committed)
+        for wrong, words in [
+            (((8,), devices[:1]), "Expected 2 per-device arrays .* but got 1"),
+            (((10,), devices[:2]), r"Expected shard shape \(5,\) doesn't match the single device array shape \(4,\)"),
+            (((8,), [devices[0], devices[3]]), "Addressable devices and per-device arrays devices do not match"),
+            (((8,), devices[:2], True, np.int32), "must have matching dtypes. Got float32, expected int32 for buffer"),
+        ]:
+            with self.assertRaisesRegex(ValueError, words):
+                self.made(*wrong)
 
 
 @jtu.thread_unsafe_test_class()

@@ -213,6 +213,15 @@ def test_errors_and_logs_are_those_of_the_names_that_a_program_imports():
         assert said[-3:] == [f"Finished {what}" for what in wanted], said
         told = heard["jax._src.interpreters.pxla"][-1]
         assert told.startswith("Compiling jit(f) with global shapes and types (ShapedArray(float32[3]),)."), told
+        y = jnp.ones(3, bool)
+        for name in heard:
+            heard[name].clear()
+            logging.getLogger(name).setLevel(logging.DEBUG)
+        jax.jit(f)(y)
+        said = [text.split(" in ")[0] for text in heard["jax._src.dispatch"]]
+        assert said == [f"Finished {what}" for what in wanted], said
+        (told,) = heard["jax._src.interpreters.pxla"]
+        assert told.startswith("Compiling jit(f) with global shapes and types (ShapedArray(bool[3]),)."), told
     """)
 
 
@@ -225,6 +234,12 @@ def test_only_names_that_jax_has_are_written_with_it():
         assert str(errors.ArgumentValueError("<meshrt.numpy.ndarray>, meshrt.set_mesh")) == (
             "<jax.numpy.ndarray>, jax.set_mesh"
         )
+        kept = []
+        jax.jit(kept.append)(1.0)
+        try:
+            kept[0] + 1
+        except jax.errors.UnexpectedTracerError as e:
+            assert "A function transformed by JAX had a side effect" in str(e), e
     """)
 
 

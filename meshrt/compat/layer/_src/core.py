@@ -7,14 +7,18 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshrt.compat.layer.core import *  # noqa: F403
 from meshrt.compat.layer.core import __all__ as _public
 from meshrt.core.axes import NamedAxis as _NamedAxis
 from meshrt.core.axes import axes_in_scope as _axes_in_scope
 from meshrt.core.axes import axis_names, bind_axes  # noqa: F401
 from meshrt.core.dimensions.expression import DimExpr as _DimExpr
+from meshrt.core.dimensions.expression import max_dim
 from meshrt.core.trace import EVAL as eval_trace  # noqa: F401
 from meshrt.core.trace import EvalTrace, Tracer, current_trace  # noqa: F401
+from meshrt.core.types import ShapedArray
 from meshrt.core.types import aval_of as get_aval  # noqa: F401
 from meshrt.core.types import aval_of as shaped_abstractify  # noqa: F401
 from meshrt.errors import ConcretizationTypeError, InconclusiveDimensionOperation, ShardingTypeError  # noqa: F401
@@ -104,6 +108,52 @@ def canonicalize_shape(shape: Sequence[Any], context: str = "") -> tuple[Any, ..
         raise TypeError(
             f"Shapes must be 1D sequences of concrete values of integer type, got {tuple(shape)}.{where}"
         ) from None
+
+
+def canonicalize_dim(d: Any, context: str = "") -> Any:
+    """A size as an int or a symbolic one. TypeError if it is neither."""
+    return canonicalize_shape((d,), context)[0]
+
+
+def definitely_equal_one_of_dim(d1: Any, dlist: Sequence[Any]) -> bool:
+    """Whether a size is known to be equal to one of several."""
+    return any(definitely_equal(d1, d) for d in dlist)
+
+
+def dilate_dim(d: Any, dilation: Any) -> Any:
+    """The size of a dimension whose elements are moved `dilation` apart."""
+    return max_dim(0, 1 + dilation * (d - 1))
+
+
+def stride_dim(d: Any, window_size: Any, window_stride: Any) -> Any:
+    """How many windows fit into a dimension, one every `window_stride` elements."""
+    return max_dim(0, (d - window_size) // window_stride + 1)
+
+
+def physical_shape(logical_shape: Sequence[Any], dtype: Any) -> tuple[Any, ...]:
+    """The shape of the numbers that an array consists of: that of keys has dimensions for each key."""
+    return (*logical_shape, *(dtype.impl.key_shape if _is_key(dtype) else ()))
+
+
+def physical_aval(aval: Any) -> Any:
+    """The type of the numbers that an array consists of."""
+    if not isinstance(aval, ShapedArray) or not _is_key(aval.dtype):
+        return aval
+    return ShapedArray(physical_shape(aval.shape, aval.dtype), np.dtype("uint32"))
+
+
+def _is_key(dtype: Any) -> bool:
+    return hasattr(dtype, "impl")
+
+
+def is_literalable(x: Any, for_ad: bool = False) -> bool:
+    """Whether a value may stand in an equation: Python's numbers, and NumPy's of no dimensions."""
+    return isinstance(x, bool | int | float | complex | np.generic) or (type(x) is np.ndarray and not x.shape)
+
+
+def to_concrete_value(x: Any) -> Any:
+    """The value of an argument; None of one that is not known yet."""
+    return None if isinstance(x, Tracer) else x
 
 
 def divide_shape_sizes(s1: Sequence[int], s2: Sequence[int]) -> int:

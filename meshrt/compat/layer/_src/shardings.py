@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.sharding import PartitionSpec
+from meshrt.compat.layer._src.core import physical_aval
+from meshrt.sharding import NamedSharding, PartitionSpec
 
 __all__ = [
-    "NonUniformShardingError", "array_mapping_to_axis_resources", "common_devices_indices_map",
-    "device_replica_id_map", "get_process_index_and_count", "local_to_global_shape",
-    "named_sharding_to_xla_hlo_sharding", "num_addressable_indices",
+    "NonUniformShardingError", "array_mapping_to_axis_resources", "common_devices_indices_map", "device_replica_id_map",
+    "flatten_spec", "get_array_mapping", "get_process_index_and_count", "local_to_global_shape",
+    "make_key_array_phys_sharding", "named_sharding_to_xla_hlo_sharding", "num_addressable_indices",
+    "physical_sharding", "remove_size_one_mesh_axis",
 ]  # fmt: skip
 
 
@@ -84,6 +87,42 @@ def array_mapping_to_axis_resources(array_mapping: Mapping[Hashable, int]) -> Pa
         split.setdefault(dim, []).append(axis)
     entries = [split.get(d, []) for d in range(max(split, default=-1) + 1)]
     return PartitionSpec(*(None if not e else e[0] if len(e) == 1 else tuple(e) for e in entries))
+
+
+def flatten_spec(spec: PartitionSpec) -> list[Any]:
+    """The entries of a spec, those of several axes as that many."""
+    return [axis for entry in spec for axis in (entry if isinstance(entry, tuple) else (entry,))]
+
+
+def get_array_mapping(axis_resources: PartitionSpec) -> OrderedDict[Any, int]:
+    """By mesh axis, the dimension that it splits."""
+    named = [(axis, d) for d, e in enumerate(axis_resources) for axis in (e if isinstance(e, tuple) else (e,))]
+    return OrderedDict((axis, d) for axis, d in named if axis is not None and axis is not PartitionSpec.UNCONSTRAINED)
+
+
+def remove_size_one_mesh_axis(spec: PartitionSpec, mesh: Any) -> PartitionSpec:
+    """The spec without the axes that split nothing."""
+    sizes = dict(mesh.shape)
+
+    def kept(entry: Any) -> Any:
+        if isinstance(entry, tuple):
+            left = tuple(axis for axis in entry if sizes[axis] != 1)
+            return left[0] if len(left) == 1 else left or None
+        return None if sizes.get(entry) == 1 else entry
+
+    return spec.update(partitions=tuple(map(kept, spec)))
+
+
+def physical_sharding(aval: Any, sharding: Any) -> Any:
+    """The sharding of the numbers that keys of a type consist of, with entries for their own dimensions, which are
+    whole on each device."""
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.size == 1:
+        return sharding
+    own = (None,) * (physical_aval(aval).ndim - aval.ndim)
+    return sharding.update(spec=sharding.spec.update(partitions=(*sharding.spec, *own)))
+
+
+make_key_array_phys_sharding = physical_sharding
 
 
 def named_sharding_to_xla_hlo_sharding(self: Any, num_dimensions: int) -> Any:

@@ -21,13 +21,11 @@ _default_tolerance, _dtype = closeness.default_tolerance(), closeness.dtype_of
 _assert_numpy_allclose, _check_dtypes_match = closeness.assert_numpy_allclose, closeness.check_dtypes_match
 _cast_to_shape, _dims_of_shape = values.cast_to_shape, values.dims_of_shape
 
-_PUTS = "values are put onto devices where a call needs them, which no event tells of; see count_internal_device_puts"
 _MPMATH = "it computes with mpmath, which no test of meshrt needs; compare with NumPy's functions of a wider dtype"
 _EVENTS = "events are kept by meshrt.runtime.events: subscribe to them, or use the functions that count"
 # What JAX has and there is not here, with why.
 _ABSENT = {
     "EventThreadLocalState": _EVENTS, "NotPresent": "assert_global_configs_unchanged writes None for it",
-    "count_device_put": _PUTS, "count_device_put_fast_path_hit": _PUTS, "count_jax_array_shard_arg_calls": _PUTS,
     "event_listener": _EVENTS, "numpy_with_mpmath": _MPMATH, "thread_local_state": _EVENTS,
     "vectorize_with_mpmath": _MPMATH,
 }  # fmt: skip

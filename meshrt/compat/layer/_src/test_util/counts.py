@@ -10,17 +10,19 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 from meshrt import dispatch, errors, monitoring
 from meshrt.runtime import events
+from meshrt.runtime.array import Array
 from meshrt.xla import jaxlib_api
 
 __all__ = [
     "assert_num_jit_and_pmap_compilations", "capture_stderr", "capture_stdout", "collect_lowered_jaxprs",
-    "count_aot_jit_cpp_cache_miss", "count_compilation_after_persistent_cache_miss", "count_events",
-    "count_internal_device_puts", "count_jit_and_pmap_lowerings", "count_jit_compilation_cache_miss",
+    "count_aot_jit_cpp_cache_miss", "count_compilation_after_persistent_cache_miss", "count_device_put",
+    "count_device_put_fast_path_hit", "count_events", "count_internal_device_puts", "count_jax_array_shard_arg_calls",
+    "count_jit_and_pmap_lowerings", "count_jit_compilation_cache_miss",
     "count_jit_tracing_cache_miss", "count_pjit_cpp_cache_miss", "count_primitive_compiles",
     "count_subjaxpr_to_hlo_conversion",
     "register_event_duration_listener", "set_env",
@@ -38,9 +40,16 @@ class _OfThread(threading.local):
 
 _here = _OfThread()
 
+# Counted beside the events of `meshrt.runtime.events`: values that were put somewhere (on devices, from the host or
+# from others), and calls and uses of `device_put` that were given arrays and could not go on by what is known of them.
+_PUT, _GIVEN = "put", "given arrays"
+
 
 def _listen(kind: str, details: dict[str, Any]) -> None:
     _here.counts[kind] += 1
+    if kind in ("dispatch_miss", "compiled_miss"):
+        found = [type(leaf) is Array for leaf in details["leaves"]]
+        _here.counts.update({_PUT: found.count(False), _GIVEN: True in found})
     if kind != "lowered":
         return
     if _here.functions is not None:
@@ -49,20 +58,33 @@ def _listen(kind: str, details: dict[str, Any]) -> None:
         _here.lowered.append((details["closed"], jaxlib_api.parse(details["module"].text)))
 
 
+def _listen_to_puts(leaves: Sequence[Any], targets: Sequence[Any], placed: Sequence[Any]) -> None:
+    given = False
+    for leaf, target, result in zip(leaves, targets, placed):
+        if type(leaf) is not Array or (isinstance(target, jaxlib_api.Device) and leaf.sharding.num_devices == 1):
+            _here.counts[_PUT] += 1
+        elif target is not None and not (leaf.committed and leaf.sharding is result.sharding):
+            given = True
+            _here.counts[_PUT] += not leaf.sharding.is_equivalent_to(result.sharding, leaf.ndim)
+    _here.counts[_GIVEN] += given
+
+
 @functools.cache
 def _subscribed() -> bool:
     """Events are listened to from the first time that somebody counts."""
     events.subscribe(_listen)
+    events.puts.append(_listen_to_puts)
     return True
 
 
 # What JAX calls the events of the pipeline that it tells its tests of, and what they are called here: calls for which
 # nothing was ready, functions traced, programs lowered, programs wanted, programs compiled, calls of a Compiled that
-# were not ready to run.
+# were not ready to run, and the three kinds of transfers.
 _EVENTS = {
     "jit_cpp_cache_miss": "dispatch_miss", "trace_to_jaxpr": "trace", "lower_jaxpr_to_module": "lower",
     "pxla_cached_compilation": "program", "compile_after_persistent_compilation_miss": "compile",
     "stages_compiled_call": "compiled_miss",
+    "batched_device_put": _PUT, "batched_copy_array": _GIVEN, "_array_shard_arg": _GIVEN,
 }  # fmt: skip
 
 _Counter = Callable[[], contextlib.AbstractContextManager[Callable[[], int]]]
@@ -87,6 +109,7 @@ def _count(so_far: Callable[[], int]) -> Iterator[Callable[[], int]]:
 (
     count_pjit_cpp_cache_miss, count_jit_tracing_cache_miss, count_jit_and_pmap_lowerings,
     count_jit_compilation_cache_miss, count_compilation_after_persistent_cache_miss, count_aot_jit_cpp_cache_miss,
+    count_device_put, count_device_put_fast_path_hit, count_jax_array_shard_arg_calls,
 ) = map(count_events, _EVENTS)  # fmt: skip
 
 
