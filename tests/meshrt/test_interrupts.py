@@ -13,6 +13,15 @@ import pytest
 from meshrt import _interrupts
 
 
+@pytest.fixture
+def interrupts_are_raised():
+    """Also where the tests run in the background, whose processes ignore the signal from the start."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("interrupts_are_raised")
 def test_an_interrupt_waits_for_the_end_of_the_block():
     went_on = False
     with pytest.raises(KeyboardInterrupt), _interrupts.deferred():
@@ -23,6 +32,7 @@ def test_an_interrupt_waits_for_the_end_of_the_block():
         pass
 
 
+@pytest.mark.usefixtures("interrupts_are_raised")
 def test_an_error_of_the_block_is_the_interrupts_context():
     with pytest.raises(KeyboardInterrupt) as caught, _interrupts.deferred():
         os.kill(os.getpid(), signal.SIGINT)
