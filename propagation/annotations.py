@@ -14,12 +14,12 @@ from jaxlib.mlir import ir
 
 from . import errors, sdy_text
 from .cuts import is_cut
-from .graph import Func, Op, OtherType, Program, TensorType, Value
+from .graph import Op, OtherType, Program, TensorType
 from .locations import location_text, source
 from .model import AxisRef, DimSharding, Mesh, TensorSharding
 from .ops import SHARDING_ATTRIBUTE
 from .sdy_text import AxisText, MeshText, ShardingText, axes_in, read_sharding
-from .shardings import Shardings
+from .shardings import Place, Shardings
 
 __all__ = [
     "ASKED",
@@ -137,7 +137,7 @@ def read_shardings(program: Program) -> Shardings:
 
 
 def _read_asked(
-    shardings: Shardings, place: Value | tuple[Func, int], type: TensorType | OtherType,
+    shardings: Shardings, place: Place, type: TensorType | OtherType,
     attrs: Mapping[str, ir.Attribute], annotations: _Annotations, where: str | None,
 ) -> None:  # fmt: skip
     """What was asked for an argument or result, if what it is annotated with is what is left of that; else somebody has

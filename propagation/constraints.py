@@ -65,7 +65,7 @@ class _Annotated:
         found = self.shardings.get(value)
         if not self.open_is_none or found is None or found.mesh.is_maximal:
             return found
-        return None if found is TensorSharding.open_on(found.mesh, found.rank) else found
+        return None if found.is_fully_open else found
 
 
 def _apply(

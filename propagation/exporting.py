@@ -3,15 +3,16 @@ the boundary are made even, and everything is closed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .cuts import evenly_sharded
 from .dataflow import remove_manual
 from .model import DimSharding, TensorSharding
-from .program import Block, Edits, Func, Op, Program, Value, replace_all_uses
+from .program import Block, Edits, Op, Program, Value, replace_all_uses
 from .purity import is_removable
 from .sdy_text import AxisText, axes_in
-from .shardings import Shardings, map_shardings
+from .shardings import Place, Shardings, map_shardings
 
 __all__ = [
     "asked_at_boundary",
@@ -25,8 +26,6 @@ __all__ = [
     "simplify_reductions",
     "whole_axes_at_boundary",
 ]
-
-Asked = dict[Value | tuple[Func, int], TensorSharding]
 
 
 def merge_constants(program: Program, shardings: Shardings) -> None:
@@ -104,20 +103,20 @@ def even_boundaries(program: Program, shardings: Shardings, uneven_main: bool = 
             _even_manual(op, shardings)
 
 
-def asked_at_boundary(program: Program, shardings: Shardings) -> Asked:
+def asked_at_boundary(program: Program, shardings: Shardings) -> dict[Place, TensorSharding]:
     """What is asked for arguments and results of the entry function."""
     main = program.main
-    found: dict[Value | tuple[Func, int], TensorSharding]
+    found: dict[Place, TensorSharding]
     found = {v: s for v in main.args if (s := shardings.get(v)) is not None}
     found.update(((main, i), s) for i, s in enumerate(shardings.results[main]) if s is not None)
     return found | shardings.asked
 
 
-def note_asked(program: Program, shardings: Shardings, asked: Asked) -> None:
+def note_asked(program: Program, shardings: Shardings, asked: Mapping[Place, TensorSharding]) -> None:
     """Keeps what was asked for arguments and results of the entry function where they have something else now, for
     those who read what is written: it was cut, was open, or nothing was said."""
     main = program.main
-    places: list[tuple[Value | tuple[Func, int], TensorSharding | None]] = [(v, shardings.get(v)) for v in main.args]
+    places: list[tuple[Place, TensorSharding | None]] = [(v, shardings.get(v)) for v in main.args]
     places += [((main, i), s) for i, s in enumerate(shardings.results[main])]
     shardings.asked = {}
     for place, now in places:

@@ -8,7 +8,10 @@ from typing import Protocol
 from .graph import Func, Op, Program, Value
 from .model import TensorSharding
 
-__all__ = ["Edit", "Shardings", "map_shardings", "set_result"]
+__all__ = ["Edit", "Place", "Shardings", "map_shardings", "set_result"]
+
+# An argument, or (function, number) of a result.
+Place = Value | tuple[Func, int]
 
 
 class Shardings:
@@ -22,7 +25,7 @@ class Shardings:
     __slots__ = ("asked", "results", "table")
     table: list[TensorSharding | None]
     results: dict[Func, list[TensorSharding | None]]
-    asked: dict[Value | tuple[Func, int], TensorSharding]
+    asked: dict[Place, TensorSharding]
 
     def __init__(self, program: Program):
         self.table = [None] * len(program.values)

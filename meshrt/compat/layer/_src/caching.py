@@ -44,6 +44,7 @@ def cache(max_size: Any = 4096, trace_context_in_key: Any = True) -> Any:
                 return f(*args, **kwargs)
             return kept(context(), *args, **kwargs)
 
+        # Functions take any attribute, of which their types say nothing.
         call.cache_clear, call.cache_info = kept.cache_clear, kept.cache_info  # type: ignore[attr-defined]
         return call
 
@@ -136,7 +137,7 @@ class StrictABCMeta(abc.ABCMeta):
     """Abstract classes whose instances are those of classes that name them, and none that were registered."""
 
     def register(cls, subclass: type) -> Any:
-        """Is refused with NotImplementedError."""
+        """Is refused, with the error that programs written for JAX look for."""
         del subclass
         raise NotImplementedError(f"{cls} does not support virtual subclassing")
 
